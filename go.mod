@@ -1,0 +1,3 @@
+module github.com/sigmatrace/sigmatrace
+
+go 1.26.0
