@@ -1,0 +1,105 @@
+// Package ops is what the merger hands to the exporters: processes, endpoints, and one ordered stream of operations on one clock.
+package ops
+
+import "context"
+
+// Role says how an operation counts and to what its flow leads.
+type Role uint8
+
+// Roles of an operation.
+const (
+	Initiator Role = iota // two-sided, initiating side: the flow begins at its post
+	Target                // receive: the flow ends at its completion
+	OneSided              // put, get, write, read, atomic, flush: the flow, if any, leads from its post to its own completion
+	Local                 // calls of simple mode, empty polls, control requests: never a flow
+)
+
+// Flag is a set of facts about an operation.
+type Flag uint16
+
+// Flags of an operation.
+const (
+	Unfinished Flag = 1 << iota // no completion was seen; Done is the last time known of the process
+	Failed                      // completed with an error: Status
+	Implied                     // its completion was implied by a later one of its queue (unsignalled request, implicit put)
+	Ambiguous                   // several threads or sources shared what orders it: the flow may belong to a neighbour
+	Immediate                   // complete when the call returned
+	CallRecord                  // one communication call of simple mode: Requests may be over 1
+	PollRecord                  // a run of Requests empty polls on a completion queue
+)
+
+// Op is one operation: a request with its completion. Times are nanoseconds since the Unix epoch on the run's clock. An Op belongs
+// to the time of its Post.
+type Op struct {
+	Post, Done  int64
+	Process     uint32 // index into Run.Processes
+	Endpoint    uint32 // index into Run.Endpoints
+	Thread      uint32 // thread index within the process
+	Sequence    uint64 // order of recording within the thread: breaks ties of Post
+	Event       uint16 // event id of the catalogue: its layer, operation and layout
+	Role        Role
+	Flags       Flag
+	Lane        uint16 // operations of one endpoint and lane never overlap
+	Requests    uint32 // 1, or the number of requests of a call, or of empty polls
+	Status      int32
+	Ordinal     uint64 // number of the request on its endpoint, from 0
+	Bytes       uint64
+	Flow        uint64     // non-zero: matched; both ends carry the same value
+	Peer        uint32     // 1 + index into Run.Endpoints of the endpoint at the other side where known; 0 unknown
+	Outstanding uint32     // requests outstanding on the endpoint just after Post
+	After       uint32     // the same just after Done
+	Total       uint64     // bytes posted on the endpoint by this role, this one included
+	Fields      [16]uint64 // fields of its record, in the layout's order (ticks and object fields included, as recorded)
+}
+
+// Process is one traced program image.
+type Process struct {
+	Host        string
+	Node        string // host and boot id: name of the capture folder
+	Pid         uint32
+	Image       uint32
+	Rank        int64 // -1 none
+	Executable  string
+	File        string // capture file
+	First, Last int64  // first and last time known, ns
+	Threads     map[uint32]string
+}
+
+// Endpoint is anything that operations are ordered on: a UCP endpoint or worker, a queue pair, a shared receive queue, a completion
+// queue.
+type Endpoint struct {
+	Process uint32
+	Object  uint32
+	Layer   string
+	Kind    string // "endpoint", "worker", "qp", "srq", "cq"
+	Name    string // short, for people: "QP 0x11 -> rank 3", "ep 4 -> rank 1"
+	Peer    uint32 // 1 + index of the peer's endpoint (connected queue pairs) or worker; 0 unknown
+	Lanes   int    // number of lanes its operations need
+}
+
+// Clock is what is known of the run's clock on one node. ErrorNS is nil where it is not known.
+type Clock struct {
+	Host    string   `json:"host"`
+	ErrorNS *float64 `json:"error_ns"`
+	Reason  string   `json:"reason,omitempty"`
+}
+
+// Run is a merged run: everything but the operations themselves.
+type Run struct {
+	Name        string
+	Processes   []Process
+	Endpoints   []Endpoint
+	Clocks      []Clock
+	ClockSource string
+	First, Last int64
+	Operations  int64 // number of operations in the stream
+	Partitions  int
+}
+
+// Source gives a merged run. Partition calls fn with slices of the operations of partition i (0 <= i < Run().Partitions), in order of
+// (Post, node, process, thread, sequence); a slice is valid only during the call. All operations of a partition precede those of the
+// next. Different partitions may be read concurrently; the cuts do not depend on how many are.
+type Source interface {
+	Run() *Run
+	Partition(ctx context.Context, i int, fn func([]Op) error) error
+}
