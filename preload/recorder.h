@@ -1,0 +1,257 @@
+/*
+ * What a provider needs to record. A hook looks like this:
+ *
+ *     int hook(struct thing *x, ...)
+ *     {
+ *         struct st_thread *t = st_enter(ST_LAYER_VERBS);       NULL: off, or called from inside another hook of this layer
+ *         uint64_t begin = st_clock();
+ *         int rc = original(x, ...);
+ *         if (t) {
+ *             if (rc == 0) record(t, ...);                      st_count() in every mode, st_rec_LAYOUT() as st_mode says
+ *             st_leave(t, ST_LAYER_VERBS);
+ *         }
+ *         return rc;
+ *     }
+ *
+ * Rules. Nothing here fails: what cannot be recorded is counted as lost. errno is as it was: the fast paths make no system call, the
+ * slow ones save and restore it. Everything reached through struct st_thread and struct st_object lies in memory that is wiped in
+ * a forked child (st_find then finds nothing and st_enter starts a new file at the child's first call); so originals of patched
+ * function tables are kept in ordinary static memory of the provider, never in an object.
+ */
+#ifndef ST_RECORDER_H
+#define ST_RECORDER_H
+
+#include "clock.h"
+#include "format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ST_PUBLIC __attribute__((visibility("default")))
+#define st_likely(x) __builtin_expect(!!(x), 1)
+#define st_unlikely(x) __builtin_expect(!!(x), 0)
+
+enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
+enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYERS = 8 };
+
+#define ST_FIELDS 16 /* most fields of a layout */
+#define ST_SLOTS 60
+#define ST_WAYS 8      /* templates of one event, chosen by the object's id */
+#define ST_EVENT_IDS 128
+#define ST_OBJECT_AGGREGATES 16
+
+/* A template: what the encoder expects next (FORMAT.md, Event chunks). */
+struct st_slot {
+    uint64_t event;
+    uint64_t next[ST_FIELDS];
+    uint64_t stride[ST_FIELDS];
+    uint64_t candidate[ST_FIELDS];
+};
+
+/* A thread's recording state. */
+struct st_thread {
+    uint8_t gate[ST_LAYERS]; /* 1: the next call of this layer is recorded. 0: inside a hook, or this state is not ready */
+    uint32_t index;
+    uint32_t ready;
+    uint8_t *cur;   /* where the next record goes */
+    uint8_t *limit; /* end of the payload; NULL: no chunk */
+    uint8_t *base;  /* first payload byte */
+    uint64_t last;  /* time of the previous record */
+    struct st_block *block;
+    uint8_t slot_of[ST_EVENT_IDS][ST_WAYS]; /* 1 + slot, 0: none */
+    struct st_slot slots[ST_SLOTS + 1];     /* [0] never matches */
+    uint32_t slots_used;
+    /* run of empty polls, flushed by st_flush_polls */
+    struct st_object *polled;
+    uint64_t empty_polls, empty_first, empty_last;
+    /* slow-path state */
+    uint32_t sequence;
+    uint32_t records;
+    uint32_t lowered; /* ticks by which a record preceded the chunk's first time */
+    uint64_t highest; /* latest time in the chunk */
+    uint64_t opened;  /* time of the last clock pair */
+    struct st_aggregate *spare; /* this thread's open aggregate block: next entry */
+    uint32_t spare_left;
+    uint8_t seen[1024]; /* objects that have had a counters record in this chunk (bit id mod 8192) */
+    struct st_thread *next;
+};
+
+/* A thing that operations belong to: endpoint, worker, queue pair, completion queue ... */
+struct st_object {
+    uint32_t id;
+    uint16_t kind; /* enum st_kind */
+    uint16_t flags; /* provider's own */
+    uint64_t key;
+    struct st_aggregate *aggregate[ST_OBJECT_AGGREGATES]; /* by event id modulo 16: the entry last used */
+    struct st_entry *entries;                             /* all entries, any thread */
+    uint64_t user[4];                                     /* provider's own */
+};
+
+enum st_kind {
+    ST_KIND_WORKER = 1, ST_KIND_ENDPOINT,
+    ST_KIND_DEVICE, ST_KIND_PD, ST_KIND_MR, ST_KIND_CQ, ST_KIND_QP, ST_KIND_SRQ, ST_KIND_AH,
+    ST_KIND_QPN, /* second name of a queue pair: key = context's object id << 24 | qpn */
+};
+
+extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
+extern ST_PUBLIC uint32_t st_mode; /* enum st_mode */
+extern ST_PUBLIC struct st_object *st_unknown; /* id 0: stands for an object whose creation was not seen */
+
+/* ---- entering and leaving ------------------------------------------------------------------------------------------------ */
+
+ST_PUBLIC struct st_thread *st_enter_slow(enum st_layer layer);
+
+/* Opens a hook of the layer: the calling thread's state, or NULL when this call is not to be recorded. Makes the capture file and
+ * the thread's state at the first call. */
+static inline struct st_thread *st_enter(enum st_layer layer)
+{
+    struct st_thread *t = st_self;
+    if (st_unlikely(!t->gate[layer]))
+        return st_enter_slow(layer);
+    t->gate[layer] = 0;
+    return t;
+}
+
+static inline void st_leave(struct st_thread *t, enum st_layer layer) { t->gate[layer] = t->ready; }
+
+/* For a callback of the application that is run from inside a hook: lets its calls be recorded. Returns what st_close takes. */
+static inline uint8_t st_open(enum st_layer layer)
+{
+    struct st_thread *t = st_self;
+    uint8_t was = t->gate[layer];
+    t->gate[layer] = t->ready;
+    return was;
+}
+static inline void st_close(enum st_layer layer, uint8_t was) { st_self->gate[layer] = was; }
+
+/* ---- objects ------------------------------------------------------------------------------------------------------------- */
+
+/* Looks up an object by its kind and key (a pointer or number). Never NULL: st_unknown when there is none. Lock-free. */
+ST_PUBLIC struct st_object *st_find(enum st_kind kind, uint64_t key);
+/* Makes an object; replaces one of the same kind and key. Never NULL: st_unknown when the table is full (counted). */
+ST_PUBLIC struct st_object *st_object_new(enum st_kind kind, uint64_t key);
+/* Gives an object a second name. */
+ST_PUBLIC void st_object_alias(struct st_object *o, enum st_kind kind, uint64_t key);
+/* Forgets one name of an object without ending it. */
+ST_PUBLIC void st_object_forget(enum st_kind kind, uint64_t key);
+/* Ends an object (records object_end) and forgets its first name. Its aggregates stay in the file. */
+ST_PUBLIC void st_object_end(struct st_object *o);
+
+/* ---- aggregates: in every mode --------------------------------------------------------------------------------------------- */
+
+ST_PUBLIC void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls);
+
+static inline unsigned st_size_class(uint64_t bytes)
+{
+    unsigned c = bytes ? 64 - (unsigned)__builtin_clzll(bytes) : 0;
+    return c < 31 ? c : 31;
+}
+
+/* Counts one accepted request (or completion) of `event` on o. calls: 1 for the first request of a posting call, else 0. */
+static inline void st_count(struct st_thread *t, struct st_object *o, unsigned event, uint64_t bytes, unsigned calls)
+{
+    struct st_aggregate *a = o->aggregate[event % ST_OBJECT_AGGREGATES];
+    if (st_unlikely(!a || a->thread != t->index || a->peer)) {
+        st_count_slow(t, o, event, 0, bytes, calls);
+        return;
+    }
+    a->count++;
+    a->bytes += bytes;
+    a->calls += calls;
+    a->sizes[st_size_class(bytes)]++;
+}
+
+/* The same for an unconnected queue pair: the peer is part of the key (FORMAT.md, Aggregate blocks). */
+static inline void st_count_peer(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
+{
+    struct st_aggregate *a = o->aggregate[event % ST_OBJECT_AGGREGATES];
+    if (st_unlikely(!a || a->thread != t->index || a->peer != peer)) {
+        st_count_slow(t, o, event, peer, bytes, calls);
+        return;
+    }
+    a->count++;
+    a->bytes += bytes;
+    a->calls += calls;
+    a->sizes[st_size_class(bytes)]++;
+}
+
+/* ---- events: st_rec_LAYOUT(t, now, event, object, fields...) and definitions: st_def_NAME(fields...) -------------------------- */
+
+struct st_layout {
+    uint8_t fields;
+    uint8_t predicted;
+    uint16_t always;      /* bit per field */
+    uint16_t stride;      /* bit per field */
+    uint16_t is_signed;   /* bit per field */
+    uint16_t raw;         /* bit per field: v[i] is a pointer to struct st_raw */
+};
+
+struct st_raw {
+    const void *data;
+    size_t size; /* at most 256 in an event, 8192 in a definition */
+};
+
+/* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. */
+ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v);
+/* Writes the run of empty polls that t holds, if any. Call before recording a completion and when the queue changes. */
+ST_PUBLIC void st_flush_polls(struct st_thread *t);
+
+struct st_definition {
+    uint8_t *buffer; /* NULL: nowhere to write */
+    size_t used, size;
+};
+ST_PUBLIC struct st_definition st_define_begin(unsigned id, size_t size);
+ST_PUBLIC void st_define_end(struct st_definition *d);
+
+static inline uint8_t *st_varint(uint8_t *p, uint64_t v)
+{
+    while (v >= 0x80) {
+        *p++ = (uint8_t)v | 0x80;
+        v >>= 7;
+    }
+    *p++ = (uint8_t)v;
+    return p;
+}
+
+static inline uint8_t *st_bytes(uint8_t *p, const void *data, size_t size)
+{
+    p = st_varint(p, size);
+    __builtin_memcpy(p, data, size);
+    return p + size;
+}
+
+/* ---- hooking ----------------------------------------------------------------------------------------------------------------- */
+
+/* The next definition of a symbol after the preloaded libraries: by name, or by name and version where version is not NULL.
+ * NULL when there is none. Never calls a hooked dlsym. */
+ST_PUBLIC void *st_next(const char *name, const char *version);
+
+/* A symbol that programs may look up by dlsym or dlvsym with a handle of the library (and so pass round the preload). When such a
+ * look-up finds the real symbol, *real is set to it unless it is set already, and the program gets ours. version: NULL = any. */
+struct st_hook {
+    const char *name;
+    const char *version;
+    void *ours;
+    void **real;
+};
+/* Registers a table of hooks, ended by a NULL name; it must stay in place. prefix: all its names begin with it. Called from a provider's constructor. */
+ST_PUBLIC void st_hooks(const char *prefix, const struct st_hook *table);
+
+/* Safe copy of up to size bytes of this process's memory of unknown extent: what is readable from p on; returns how many. Slow. */
+ST_PUBLIC size_t st_peek(void *to, const void *p, size_t size);
+
+/* Hash that stored keys go through: not reversible by looking at the trace, equal for equal keys within the run. */
+static inline uint64_t st_hash_key(uint64_t key)
+{
+    key ^= key >> 33;
+    key *= 0xff51afd7ed558ccdull;
+    key ^= key >> 33;
+    key *= 0xc4ceb9fe1a85ec53ull;
+    key ^= key >> 33;
+    return key & 0xffffffff;
+}
+
+#include "events.gen.h"
+
+#endif
