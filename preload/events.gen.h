@@ -51,6 +51,9 @@ enum st_definition_id {
     ST_DEF_VERBS_BLIND = 42,
 };
 
+/* How an event counts on its object: 1 posted, 2 received, 3 completed. */
+#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, }
+
 enum {
     ST_DOMAIN_TSC = 1,
     ST_DOMAIN_CNTVCT = 2,
@@ -140,7 +143,7 @@ enum {
 };
 
 static const struct st_layout st_layout_ucp_request = {
-    .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0,
+    .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1,
 };
 
 static inline void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
@@ -177,7 +180,7 @@ static inline void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigne
 }
 
 static const struct st_layout st_layout_ucp_completion = {
-    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0,
+    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0, .bytes = 2,
 };
 
 static inline void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
@@ -206,7 +209,7 @@ static inline void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsi
 }
 
 static const struct st_layout st_layout_call = {
-    .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0,
+    .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 3,
 };
 
 static inline void st_rec_call(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
@@ -235,7 +238,7 @@ static inline void st_rec_call(struct st_thread *t, uint64_t now, unsigned event
 }
 
 static const struct st_layout st_layout_verbs_request = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
 static inline void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
@@ -274,7 +277,7 @@ static inline void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsig
 }
 
 static const struct st_layout st_layout_verbs_datagram = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
 static inline void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
@@ -312,7 +315,7 @@ static inline void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsi
 }
 
 static const struct st_layout st_layout_verbs_atomic = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
 static inline void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
@@ -352,7 +355,7 @@ static inline void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsign
 }
 
 static const struct st_layout st_layout_verbs_sge = {
-    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0,
+    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0, .bytes = 4,
 };
 
 static inline void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
@@ -382,7 +385,7 @@ static inline void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned 
 }
 
 static const struct st_layout st_layout_verbs_receive = {
-    .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0,
+    .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
 static inline void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
@@ -414,7 +417,7 @@ static inline void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsig
 }
 
 static const struct st_layout st_layout_verbs_completion = {
-    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0,
+    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0, .bytes = 5,
 };
 
 static inline void st_rec_verbs_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
@@ -448,7 +451,7 @@ static inline void st_rec_verbs_completion(struct st_thread *t, uint64_t now, un
 }
 
 static const struct st_layout st_layout_verbs_empty_polls = {
-    .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0,
+    .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
 static inline void st_rec_verbs_empty_polls(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t count, uint64_t duration)
@@ -474,7 +477,7 @@ static inline void st_rec_verbs_empty_polls(struct st_thread *t, uint64_t now, u
 }
 
 static const struct st_layout st_layout_verbs_notify = {
-    .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0,
+    .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
 static inline void st_rec_verbs_notify(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t solicited_only)

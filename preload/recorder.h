@@ -67,12 +67,11 @@ struct st_thread {
     uint64_t empty_polls, empty_first, empty_last;
     /* slow-path state */
     uint32_t sequence;
-    uint32_t records;
+    uint32_t evict;
     uint32_t lowered; /* ticks by which a record preceded the chunk's first time */
     uint64_t highest; /* latest time in the chunk */
     uint64_t opened;  /* time of the last clock pair */
-    struct st_aggregate *spare; /* this thread's open aggregate block: next entry */
-    uint32_t spare_left;
+    uint64_t place;   /* the chunk's offset in the file */
     uint8_t seen[1024]; /* objects that have had a counters record in this chunk (bit id mod 8192) */
     struct st_thread *next;
 };
@@ -127,8 +126,27 @@ static inline void st_close(enum st_layer layer, uint8_t was) { st_self->gate[la
 
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 
+struct st_name {
+    uint64_t key; /* the key with the kind in its top byte */
+    struct st_object *object;
+    struct st_name *next;
+};
+#define ST_BUCKETS 65536
+extern ST_PUBLIC struct st_name **st_buckets;
+
+static inline uint64_t st_name_key(enum st_kind kind, uint64_t key) { return key ^ (uint64_t)kind << 56; }
+static inline unsigned st_bucket(uint64_t key) { return (unsigned)(key * 0x9e3779b97f4a7c15ull >> 48); }
+
 /* Looks up an object by its kind and key (a pointer or number). Never NULL: st_unknown when there is none. Lock-free. */
-ST_PUBLIC struct st_object *st_find(enum st_kind kind, uint64_t key);
+static inline struct st_object *st_find(enum st_kind kind, uint64_t key)
+{
+    key = st_name_key(kind, key);
+    struct st_name *n = __atomic_load_n(&st_buckets[st_bucket(key)], __ATOMIC_ACQUIRE);
+    for (; n; n = __atomic_load_n(&n->next, __ATOMIC_RELAXED))
+        if (n->key == key)
+            return n->object;
+    return st_unknown;
+}
 /* Makes an object; replaces one of the same kind and key. Never NULL: st_unknown when the table is full (counted). */
 ST_PUBLIC struct st_object *st_object_new(enum st_kind kind, uint64_t key);
 /* Gives an object a second name. */
@@ -148,7 +166,8 @@ static inline unsigned st_size_class(uint64_t bytes)
     return c < 31 ? c : 31;
 }
 
-/* Counts one accepted request (or completion) of `event` on o. calls: 1 for the first request of a posting call, else 0. */
+/* Counts one accepted request (or completion) of `event` on o. calls: 1 for the first request of a posting call, else 0. Call it
+ * after the request's st_rec_...: the counters that precede an object's first record in a chunk leave that record out. */
 static inline void st_count(struct st_thread *t, struct st_object *o, unsigned event, uint64_t bytes, unsigned calls)
 {
     struct st_aggregate *a = o->aggregate[event % ST_OBJECT_AGGREGATES];
@@ -185,6 +204,7 @@ struct st_layout {
     uint16_t stride;      /* bit per field */
     uint16_t is_signed;   /* bit per field */
     uint16_t raw;         /* bit per field: v[i] is a pointer to struct st_raw */
+    uint8_t bytes;        /* index of the field that says how many bytes of payload; 0: none */
 };
 
 struct st_raw {
@@ -223,9 +243,22 @@ static inline uint8_t *st_bytes(uint8_t *p, const void *data, size_t size)
 
 /* ---- hooking ----------------------------------------------------------------------------------------------------------------- */
 
-/* The next definition of a symbol after the preloaded libraries: by name, or by name and version where version is not NULL.
- * NULL when there is none. Never calls a hooked dlsym. */
-ST_PUBLIC void *st_next(const char *name, const char *version);
+extern ST_PUBLIC void *(*st_real_dlsym)(void *handle, const char *name);
+extern ST_PUBLIC void *(*st_real_dlvsym)(void *handle, const char *name, const char *version);
+/* Finds the two above where needed. */
+ST_PUBLIC void st_resolve(void);
+/* A symbol of a library that is loaded but not in the global scope (opened by dlopen without RTLD_GLOBAL). */
+ST_PUBLIC void *st_next_local(const char *name, const char *version);
+
+/* The next definition of a symbol after the calling provider: by name, or by name and version where version is not NULL; NULL when
+ * there is none. Never calls a hooked dlsym. Not inlined and not a tail call: RTLD_NEXT goes by the address of its caller. */
+static __attribute__((noinline, unused)) void *st_next(const char *name, const char *version)
+{
+    st_resolve();
+    void *p = version ? st_real_dlvsym((void *)-1l, name, version) : st_real_dlsym((void *)-1l, name);
+    __asm__ volatile("" : "+r"(p) : : "memory");
+    return p ? p : st_next_local(name, version);
+}
 
 /* A symbol that programs may look up by dlsym or dlvsym with a handle of the library (and so pass round the preload). When such a
  * look-up finds the real symbol, *real is set to it unless it is set already, and the program gets ours. version: NULL = any. */

@@ -54,9 +54,10 @@ const (
 	Call                       // one communication call (simple mode)
 	Detail                     // belongs to a request, counts as nothing
 	Poll                       // looking for completions
+	Control                    // a send-queue request that moves nothing: takes an ordinal, counts as no operation
 )
 
-var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll}
+var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll, "control": Control}
 
 // Field is one field of a layout or definition. Of is the enumeration's name, or the clock domain of a time.
 type Field struct {

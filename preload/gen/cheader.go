@@ -27,6 +27,13 @@ func cHeader(c *catalogue.Catalogue) ([]byte, error) {
 		p("    ST_DEF_%s = %d,\n", strings.ToUpper(d.Name), d.ID)
 	}
 	p("};\n")
+	p("\n/* How an event counts on its object: 1 posted, 2 received, 3 completed. */\n#define ST_EVENT_CLASSES {")
+	for _, e := range c.Events {
+		if n := class(c, e); n > 0 {
+			p("[%d] = %d, ", e.ID, n)
+		}
+	}
+	p("}\n")
 	for _, n := range slices.Sorted(maps.Keys(c.Enums)) {
 		p("\nenum {\n")
 		values := c.Enums[n]
@@ -45,6 +52,22 @@ func cHeader(c *catalogue.Catalogue) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+func class(c *catalogue.Catalogue, e *catalogue.Event) int {
+	switch e.Kind {
+	case catalogue.Completion:
+		return 3
+	case catalogue.Request:
+		i := slices.IndexFunc(c.Layers, func(l catalogue.Layer) bool { return l.Name == e.Layer })
+		if slices.Contains(c.Layers[i].Targets, e.Operation) {
+			return 2
+		}
+		return 1
+	case catalogue.Control:
+		return 1
+	}
+	return 0
+}
+
 func argument(f catalogue.Field) string {
 	switch f.Type {
 	case catalogue.Raw:
@@ -60,7 +83,7 @@ func argument(f catalogue.Field) string {
 func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 	p := func(format string, args ...any) { fmt.Fprintf(b, format, args...) }
 	var always, stride, signed, raw uint
-	size := 4
+	size, payload := 4, 0
 	for i, f := range l.Fields {
 		bit := uint(1) << i
 		switch {
@@ -76,9 +99,12 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 		if f.Type == catalogue.Raw {
 			raw |= bit
 		}
+		if f.Type == catalogue.BytesCount {
+			payload = i
+		}
 	}
-	p("\nstatic const struct st_layout st_layout_%s = {\n    .fields = %d, .predicted = %d, .always = %#x, .stride = %#x, .is_signed = %#x, .raw = %#x,\n};\n\n",
-		l.Name, len(l.Fields), len(l.Predicted), always, stride, signed, raw)
+	p("\nstatic const struct st_layout st_layout_%s = {\n    .fields = %d, .predicted = %d, .always = %#x, .stride = %#x, .is_signed = %#x, .raw = %#x, .bytes = %d,\n};\n\n",
+		l.Name, len(l.Fields), len(l.Predicted), always, stride, signed, raw, payload)
 	args := []string{"struct st_thread *t", "uint64_t now", "unsigned event", "struct st_object *o"}
 	for _, f := range l.Fields[1:] {
 		args = append(args, argument(f))
