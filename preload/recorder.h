@@ -73,7 +73,7 @@ struct st_thread {
     uint64_t opened;  /* time of the last clock pair */
     uint64_t place;   /* the chunk's offset in the file */
     uint8_t seen[1024]; /* objects that have had a counters record in this chunk (bit id mod 8192) */
-    struct st_thread *next;
+    struct st_thread *next, *all; /* idle states; all states */
 };
 
 /* A thing that operations belong to: endpoint, worker, queue pair, completion queue ... */

@@ -1,0 +1,259 @@
+/* Configuration: two environment variables, one flat file, the rank. Contract: profiles/README.md. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct st_config st_config = {.rank = -1, .world = -1};
+
+static void copy(char *to, size_t size, const char *from)
+{
+    size_t n = strlen(from);
+    if (n >= size)
+        n = size - 1;
+    memcpy(to, from, n);
+    to[n] = 0;
+}
+
+static int64_t number(const char *s)
+{
+    int64_t v = 0;
+    if (!s || !*s)
+        return -1;
+    for (; *s >= '0' && *s <= '9' && v < INT64_MAX / 20; s++)
+        v = v * 10 + (*s - '0');
+    return *s ? -1 : v;
+}
+
+/* Reads a small file whole; returns its length, or -1. */
+static ssize_t slurp(const char *path, char *to, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    size_t n = 0;
+    while (n < size - 1) {
+        ssize_t k = read(fd, to + n, size - 1 - n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            break;
+        n += (size_t)k;
+    }
+    close(fd);
+    to[n] = 0;
+    return (ssize_t)n;
+}
+
+static void setting(const char *key, const char *value)
+{
+    struct st_config *c = &st_config;
+    if (!strcmp(key, "capture.directory"))
+        copy(c->directory, sizeof c->directory, value);
+    else if (!strcmp(key, "name"))
+        copy(c->profile, sizeof c->profile, value);
+    else if (!strcmp(key, "providers"))
+        copy(c->providers, sizeof c->providers, value);
+    else if (!strcmp(key, "mode"))
+        c->mode = !strcmp(value, "full") ? ST_FULL : !strcmp(value, "simple") ? ST_SIMPLE : ST_AGGREGATE;
+    else if (!strcmp(key, "record.back_end"))
+        c->back_end = !strcmp(value, "mapped") ? 1 : !strcmp(value, "written") ? 2 : 0;
+    else if (!strcmp(key, "record.chunk"))
+        c->chunk = (uint32_t)number(value);
+    else if (!strcmp(key, "record.budget"))
+        c->budget = (uint64_t)number(value);
+    else if (!strcmp(key, "run.world") && c->world < 0)
+        c->world = number(value);
+}
+
+/* Reads the flat file. 0, or -1 when there is nothing usable: the process is then not recorded. */
+int st_config_load(void)
+{
+    static char text[16384];
+    struct st_config *c = &st_config;
+    if (c->loaded)
+        return c->off ? -1 : 0;
+    c->loaded = 1;
+    c->chunk = 65536;
+    c->budget = 256u << 20;
+    c->off = 1;
+    ssize_t n = slurp(c->path, text, sizeof text);
+    if (n <= 0 || n == (ssize_t)sizeof text - 1)
+        return -1;
+    char *line, *rest = text;
+    int first = 1;
+    while ((line = strsep(&rest, "\n"))) {
+        char *value = strchr(line, '=');
+        if (!value)
+            continue;
+        *value++ = 0;
+        if (first && (strcmp(line, "sigmatrace.profile") || strcmp(value, "1")))
+            return -1;
+        first = 0;
+        setting(line, value);
+    }
+    if (c->directory[0] != '/' || c->chunk < 16384 || c->chunk > 1048576 || (c->chunk & (c->chunk - 1)) || c->budget < 8ull * c->chunk)
+        return -1;
+    c->off = 0;
+    return 0;
+}
+
+static void find_rank(void)
+{
+    static const struct {
+        const char *rank, *world;
+        uint32_t source;
+    } known[] = {
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ST_RANK_OMPI},
+        {"PMIX_RANK", "PMIX_SIZE", ST_RANK_PMIX},
+        {"PMI_RANK", "PMI_SIZE", ST_RANK_PMI},
+        {"RANK", "WORLD_SIZE", ST_RANK_RANK},
+        {"SLURM_PROCID", "SLURM_NTASKS", ST_RANK_SLURM},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        int64_t r = number(getenv(known[i].rank));
+        if (r >= 0) {
+            st_config.rank = r;
+            st_config.world = number(getenv(known[i].world));
+            st_config.rank_source = known[i].source;
+            return;
+        }
+    }
+}
+
+static void find_job(void)
+{
+    static const char *const names[] = {
+        "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID",
+        "SLURM_PROCID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *v = getenv(names[i]);
+        if (!v || strchr(v, '\n'))
+            continue;
+        int n = snprintf(st_config.job + used, sizeof st_config.job - used, "%s=%s\n", names[i], v);
+        if (n < 0 || used + (size_t)n >= sizeof st_config.job) {
+            st_config.job[used] = 0;
+            return;
+        }
+        used += (size_t)n;
+    }
+}
+
+uint64_t st_realtime(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t st_monotonic(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t start_time(void)
+{
+    char text[1024];
+    if (slurp("/proc/self/stat", text, sizeof text) <= 0)
+        return 0;
+    /* the program's name, field 2, may hold anything: count from the last parenthesis (proc(5)) */
+    char *p = strrchr(text, ')');
+    for (int field = 2; p && field < 22; field++)
+        p = strchr(p + 1, ' ');
+    return p ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+void st_identify(struct st_identity *id)
+{
+    memset(id, 0, sizeof *id);
+    id->pid = (uint32_t)getpid();
+    id->parent = (uint32_t)getppid();
+    id->start_time = start_time();
+    id->realtime_ns = st_realtime();
+    struct stat st;
+    if (!stat("/proc/self/ns/pid", &st))
+        id->pid_namespace = st.st_ino;
+    char text[64];
+    unsigned nibble = 0;
+    if (slurp("/proc/sys/kernel/random/boot_id", text, sizeof text) > 0)
+        for (char *p = text; *p && nibble < 32; p++) {
+            int v = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
+            if (v >= 0) {
+                id->boot_id[nibble / 2] |= (uint8_t)(v << (nibble % 2 ? 0 : 4));
+                nibble++;
+            }
+        }
+    if (gethostname(id->hostname, sizeof id->hostname - 1) || !id->hostname[0])
+        copy(id->hostname, sizeof id->hostname, "unknown");
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n > 0) {
+        exe[n] = 0;
+        size_t keep = sizeof id->executable - 1;
+        copy(id->executable, sizeof id->executable, (size_t)n > keep ? exe + n - keep : exe);
+    }
+    snprintf(id->node, sizeof id->node, "%s.%02x%02x%02x%02x", id->hostname, id->boot_id[0], id->boot_id[1], id->boot_id[2], id->boot_id[3]);
+    for (char *p = id->node; *p; p++)
+        if (*p == '/')
+            *p = '_';
+}
+
+static void say_alive(void)
+{
+    struct st_identity id;
+    struct st_alive a;
+    if (st_config_load())
+        return;
+    st_identify(&id);
+    memset(&a, 0, sizeof a);
+    memcpy(a.magic, "SGMALIVE", 8);
+    a.version = 1;
+    a.rank_source = (uint16_t)st_config.rank_source;
+    a.pid = id.pid;
+    a.rank = st_config.rank;
+    a.world = st_config.world;
+    a.pid_namespace = id.pid_namespace;
+    a.start_time = id.start_time;
+    a.realtime_ns = id.realtime_ns;
+    memcpy(a.hostname, id.hostname, sizeof a.hostname);
+    memcpy(a.providers, st_config.providers, sizeof a.providers);
+    memcpy(a.boot_id, id.boot_id, sizeof a.boot_id);
+    memcpy(a.executable, id.executable, sizeof a.executable);
+    char path[PATH_MAX + 128];
+    snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
+    mkdir(path, 0700);
+    strcat(path, "/alive");
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return;
+    ssize_t n = write(fd, &a, sizeof a);
+    (void)n; /* proof of life is best effort: the capture itself proves as much */
+    close(fd);
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    int saved = errno;
+    const char *off = getenv("SIGMATRACE"), *path = getenv("SIGMATRACE_CONFIG");
+    if ((off && !strcmp(off, "off")) || !path || !*path || strlen(path) >= sizeof st_config.path) {
+        st_config.off = st_config.loaded = 1;
+    } else {
+        memcpy(st_config.path, path, strlen(path) + 1);
+        find_rank();
+        find_job();
+        if (st_config.rank >= 0)
+            say_alive();
+    }
+    errno = saved;
+}

@@ -1,0 +1,307 @@
+/* The capture file: creation, reservation of blocks, the two back ends. Everything here is a slow path. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#define WINDOW_FIRST 16 /* blocks reserved at first, and at most at once */
+#define WINDOW_MOST 64
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* File systems on which a shared mapping is slow, unsafe or refused: f_type of statfs(2). */
+static int is_network(const char *path)
+{
+    static const long types[] = {
+        0x6969 /* NFS */, 0x0BD00BD0 /* Lustre */, 0x47504653 /* GPFS */, 0x517B /* SMB */, (long)0xFF534D42 /* CIFS */, (long)0xFE534D42 /* SMB2 */,
+        0x65735546 /* FUSE */, 0x00C36400 /* Ceph */, 0x19830326 /* BeeGFS */, 0x01021997 /* 9P */, 0x5346414F /* AFS */, 0x20030528 /* PVFS2 */,
+    };
+    struct statfs fs;
+    if (statfs(path, &fs))
+        return 0;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if ((uint32_t)fs.f_type == (uint32_t)types[i])
+            return 1;
+    return 0;
+}
+
+/* No descriptor is kept: programs close or reuse numbers that are not theirs. The file is opened again for each reservation, and
+ * only if it is still the same file. */
+static int file_open(struct st_process *p)
+{
+    struct stat st;
+    int fd = open(p->file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) || st.st_dev != p->device || st.st_ino != p->inode) {
+        close(fd);
+        errno = ESTALE;
+        return -1;
+    }
+    return fd;
+}
+
+static void stop(struct st_process *p, int error)
+{
+    uint32_t cause = error == 0 ? ST_LOST_BUDGET : error == ENOSPC || error == EFBIG ? ST_LOST_SPACE : error == EDQUOT ? ST_LOST_QUOTA : ST_LOST_ERROR;
+    if (!p->header->lost_cause) {
+        p->header->lost_cause = cause;
+        p->header->lost_errno = (uint32_t)error;
+    }
+    p->stopped = cause;
+}
+
+/* Reserves size bytes at place. Growing a file past RLIMIT_FSIZE would send the program a deadly SIGXFSZ: refused before. */
+static int reserve_fd(int fd, uint64_t place, uint64_t size)
+{
+    struct rlimit r;
+    if (!getrlimit(RLIMIT_FSIZE, &r) && r.rlim_cur != RLIM_INFINITY && place + size > r.rlim_cur)
+        return EFBIG;
+    return posix_fallocate(fd, (off_t)place, (off_t)size);
+}
+
+/* Maps the next window of blocks. 0, or an errno. */
+static int next_window(struct st_process *p)
+{
+    uint64_t blocks = p->reserved <= ST_HEADER_BYTES ? WINDOW_FIRST : (p->reserved - ST_HEADER_BYTES) / st_config.chunk;
+    if (blocks > WINDOW_MOST)
+        blocks = WINDOW_MOST;
+    uint64_t left = (st_config.budget - (p->reserved - ST_HEADER_BYTES)) / st_config.chunk;
+    if (blocks > left)
+        blocks = left;
+    uint64_t size = blocks * st_config.chunk;
+    if (!size)
+        return ENOSPC;
+    int fd = file_open(p);
+    if (fd < 0)
+        return errno;
+    int error = reserve_fd(fd, p->reserved, size);
+    if (!error && !p->written) {
+        void *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)p->reserved);
+        if (m == MAP_FAILED) {
+            error = errno;
+        } else {
+            /* a forked child must not reach its parent's file */
+            madvise(m, size, MADV_DONTFORK);
+            p->window = m;
+            p->window_place = p->reserved;
+        }
+    }
+    close(fd);
+    if (!error)
+        p->reserved += size;
+    return error;
+}
+
+struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place)
+{
+    struct st_process *p = st_process;
+    uint64_t chunk = st_config.chunk, used = p->given - ST_HEADER_BYTES;
+    uint64_t most = st_config.budget - (reserve ? 0 : st_config.budget / 8);
+    if (p->stopped > ST_LOST_BUDGET || (p->stopped && !reserve))
+        return NULL;
+    if (used + chunk > most) {
+        stop(p, 0);
+        return NULL;
+    }
+    if (p->given + chunk > p->reserved) {
+        int error = next_window(p);
+        if (error) {
+            stop(p, error);
+            return NULL;
+        }
+    }
+    struct st_block *b;
+    if (p->written) {
+        b = memory ? memory : st_wiped(chunk);
+        if (!b) {
+            stop(p, ENOMEM);
+            return NULL;
+        }
+        memset(b, 0, chunk);
+        if (type != ST_BLOCK_EVENTS) {
+            if (p->again_used == ST_WRITTEN) {
+                stop(p, ENOMEM);
+                return NULL;
+            }
+            p->again[p->again_used++] = (struct st_written){b, p->given};
+        }
+    } else {
+        b = (struct st_block *)(p->window + (p->given - p->window_place));
+        madvise(b, chunk, MADV_POPULATE_WRITE); /* best effort: no page faults on the hot path */
+    }
+    *place = p->given;
+    p->given += chunk;
+    p->header->blocks++;
+    b->type = (uint8_t)type;
+    b->thread = thread;
+    b->sequence = sequence;
+    b->first = now;
+    return b;
+}
+
+void st_block_publish(struct st_block *b) { __atomic_store_n(&b->magic, ST_BLOCK_MAGIC, __ATOMIC_RELEASE); }
+
+void st_write(const void *from, size_t size, uint64_t place)
+{
+    struct st_process *p = st_process;
+    const uint8_t *data = from;
+    int fd = file_open(p);
+    if (fd < 0) {
+        stop(p, errno);
+        return;
+    }
+    while (size) {
+        ssize_t n = pwrite(fd, data, size, (off_t)place);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            stop(p, n ? errno : EIO);
+            break;
+        }
+        data += n;
+        place += (uint64_t)n;
+        size -= (size_t)n;
+    }
+    close(fd);
+}
+
+/* Written back end: the header and the blocks that keep changing. */
+void st_flush_again(void)
+{
+    struct st_process *p = st_process;
+    for (uint32_t i = 0; i < p->again_used; i++) {
+        struct st_written *w = &p->again[i];
+        st_write(w->block, st_config.chunk, w->place);
+        /* a full definition block changes no more */
+        if (w->block->type == ST_BLOCK_DEFINITIONS && w->block != p->definitions)
+            *w-- = p->again[--p->again_used], i--;
+    }
+    st_write(p->header, ST_HEADER_BYTES, 0);
+    p->flushed = st_monotonic();
+}
+
+void st_lost(uint64_t now, uint64_t events, uint64_t bytes)
+{
+    struct st_file_header *h = st_process->header;
+    uint64_t zero = 0;
+    __atomic_compare_exchange_n(&h->lost_first, &zero, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    h->lost_last = now;
+    __atomic_fetch_add(&h->lost_events, events, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&h->lost_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+static void clock_facts(struct st_file_header *h)
+{
+    h->domains = 1;
+    h->domain[0].kind = ST_CLOCK_DOMAIN;
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(0x15, 0, &a, &b, &c, &d) && a && b && c) /* TSC = crystal x EBX / EAX; Intel SDM vol. 2A, CPUID */
+        h->clock_hz = (uint64_t)c * b / a;
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d >> 8 & 1)
+        h->clock_flags = 1;
+#else
+    uint64_t hz;
+    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(hz));
+    h->clock_hz = hz;
+    h->clock_flags = 1;
+#endif
+    h->domain[0].hz = h->clock_hz;
+    h->domain[0].flags = h->clock_flags;
+}
+
+static void fill_header(struct st_file_header *h, const struct st_identity *id)
+{
+    struct st_process *p = st_process;
+    memset(h, 0, sizeof *h);
+    h->major = ST_MAJOR;
+    h->minor = ST_MINOR;
+    h->byte_order = ST_BYTE_ORDER;
+    h->header_bytes = ST_HEADER_BYTES;
+    h->chunk_bytes = st_config.chunk;
+    h->architecture = ST_ARCHITECTURE;
+    h->back_end = p->written ? 2 : 1;
+    h->mode = st_config.mode;
+    h->catalogue = ST_CATALOGUE;
+    h->pid = id->pid;
+    h->parent_pid = id->parent;
+    h->image = p->image;
+    h->pid_namespace = id->pid_namespace;
+    h->start_time = id->start_time;
+    memcpy(h->boot_id, id->boot_id, sizeof h->boot_id);
+    h->rank = st_config.rank;
+    h->world = st_config.world;
+    h->rank_source = st_config.rank_source;
+    h->realtime_ns = id->realtime_ns;
+    clock_facts(h);
+    memcpy(h->hostname, id->hostname, sizeof h->hostname);
+    memcpy(h->executable, id->executable, sizeof h->executable);
+    memcpy(h->job, st_config.job, sizeof h->job);
+    memcpy(h->providers, st_config.providers, sizeof h->providers);
+    memcpy(h->profile, st_config.profile, sizeof h->profile);
+    memcpy(h->magic, "SGMTRACE", 8);
+}
+
+/* Makes the file, its header and its first window. 0, or an errno: the process is then not recorded. */
+int st_file_create(void)
+{
+    struct st_process *p = st_process;
+    struct st_identity id;
+    struct stat st;
+    char folder[PATH_MAX];
+    st_identify(&id);
+    int n = snprintf(folder, sizeof folder, "%s/%s", st_config.directory, id.node);
+    if (n < 0 || (size_t)n >= sizeof folder)
+        return ENAMETOOLONG;
+    mkdir(folder, 0700);
+    int fd = -1;
+    for (p->image = 0; p->image < 4096; p->image++) {
+        snprintf(p->file, sizeof p->file, "%s/%u.%llu.%u.capture", folder, id.pid, (unsigned long long)id.start_time, p->image);
+        fd = open(p->file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (fd < 0)
+        return errno;
+    int error = fstat(fd, &st) ? errno : 0;
+    p->device = st.st_dev;
+    p->inode = st.st_ino;
+    p->written = st_config.back_end ? st_config.back_end == 2 : (uint32_t)is_network(folder);
+    if (!error)
+        error = reserve_fd(fd, 0, ST_HEADER_BYTES);
+    void *m = MAP_FAILED;
+    if (!error && p->written) {
+        m = st_wiped(ST_HEADER_BYTES);
+        error = m ? 0 : ENOMEM;
+    } else if (!error) {
+        m = mmap(NULL, ST_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        error = m == MAP_FAILED ? errno : 0;
+        if (!error)
+            madvise(m, ST_HEADER_BYTES, MADV_DONTFORK);
+    }
+    close(fd);
+    if (error) {
+        unlink(p->file); /* ours, made just now, and empty */
+        return error;
+    }
+    p->header = m;
+    fill_header(p->header, &id);
+    p->reserved = p->given = ST_HEADER_BYTES;
+    if (p->written)
+        st_write(p->header, ST_HEADER_BYTES, 0);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/* What the files of libsigmatrace.so share. */
+#ifndef ST_INTERNAL_H
+#define ST_INTERNAL_H
+
+#include "recorder.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+/* How the process is to be recorded: read once, kept over fork. */
+struct st_config {
+    int off;
+    int loaded;
+    char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
+    char directory[PATH_MAX];
+    char profile[64];
+    char providers[64];
+    char job[256];
+    uint32_t mode;
+    uint32_t back_end; /* 0 auto, 1 mapped, 2 written */
+    uint32_t chunk;
+    uint64_t budget;
+    int64_t rank, world;
+    uint32_t rank_source;
+};
+extern struct st_config st_config;
+int st_config_load(void);
+
+/* Identity of the process, read when it is first needed. */
+struct st_identity {
+    uint32_t pid, parent;
+    uint64_t pid_namespace, start_time, realtime_ns;
+    uint8_t boot_id[16];
+    char hostname[64];
+    char executable[256];
+    char node[96];
+};
+void st_identify(struct st_identity *id);
+uint64_t st_realtime(void);
+uint64_t st_monotonic(void);
+
+/* Everything below lies in one mapping that a forked child finds zeroed. */
+struct st_entry {
+    struct st_aggregate *aggregate;
+    struct st_entry *in_bucket;
+    struct st_entry *in_object;
+};
+
+struct st_written { /* written back end: blocks that are written again and again */
+    struct st_block *block;
+    uint64_t place;
+};
+
+#define ST_OBJECTS 65536
+#define ST_NAMES (2 * ST_OBJECTS)
+#define ST_ENTRY_BUCKETS 16384
+#define ST_WRITTEN 4096
+
+struct st_process {
+    uint32_t ready;
+    uint32_t stopped; /* no more events: ST_LOST_* */
+    int lock;         /* futex-free spin lock: slow paths only, held for microseconds */
+    uint32_t written; /* back end */
+    uint32_t image;
+    char file[PATH_MAX + 128];
+    uint64_t device, inode;
+    struct st_file_header *header;
+    uint64_t reserved; /* bytes of the file reserved so far */
+    uint8_t *window;   /* mapped back end: the mapping that blocks are taken from */
+    uint64_t window_place;
+    uint64_t given; /* bytes of the file given out */
+    uint32_t next_thread, next_object;
+    uint32_t sequences[4];
+    struct st_block *definitions;
+    uint64_t definitions_place;
+    struct st_aggregate *aggregate;
+    uint32_t aggregates_left;
+    struct st_thread *idle; /* states of threads that have ended */
+    struct st_thread *threads;
+    struct st_written again[ST_WRITTEN];
+    uint32_t again_used;
+    uint64_t flushed;
+    struct st_object *free_first, *free_last; /* ended objects, oldest first: linked through key */
+    uint32_t objects_used;
+    uint32_t names_used;
+    struct st_name *free_names, *free_names_last;
+    struct st_entry *arena;
+    uint32_t arena_left;
+    struct st_entry *entries[ST_ENTRY_BUCKETS];
+    struct st_name *buckets[ST_BUCKETS];
+    struct st_name names[ST_NAMES];
+    struct st_object objects[ST_OBJECTS];
+};
+extern struct st_process *st_process;
+
+void st_lock(void);
+void st_unlock(void);
+
+/* Anonymous memory that a forked child finds zeroed; NULL when there is none. */
+void *st_wiped(size_t size);
+
+/* file.c */
+int st_file_create(void);
+/* A block from the file's reserve, its header filled but for `magic`. Call with the lock held. *place: its offset in the file. reserve:
+ * 1 for definitions and aggregates, which may use what events must leave. NULL: no room; what stopped it is in the header. */
+struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
+void st_block_publish(struct st_block *b);
+/* Written back end: writes size bytes at place of the file. */
+void st_write(const void *p, size_t size, uint64_t place);
+void st_flush_again(void);
+void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
+void st_clock_pair(void);
+
+uint32_t st_crc32c(const uint8_t *p, size_t n);
+void st_object_counters(struct st_object *o, uint64_t out[3]);
+
+#endif

@@ -1,0 +1,216 @@
+/* Objects, their names, and the aggregate entries that count what happened on them. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const uint8_t class_of[ST_EVENT_IDS] = ST_EVENT_CLASSES;
+
+/* An ended object waits at the end of the free list, so that a look-up racing with its end still finds sane memory. */
+static struct st_object *object_get(struct st_process *p)
+{
+    struct st_object *o;
+    if (p->objects_used < ST_OBJECTS)
+        return &p->objects[p->objects_used++];
+    o = p->free_first;
+    if (o)
+        p->free_first = (struct st_object *)(uintptr_t)o->key;
+    return o;
+}
+
+static void object_put(struct st_process *p, struct st_object *o)
+{
+    o->key = 0;
+    if (p->free_first)
+        p->free_last->key = (uint64_t)(uintptr_t)o;
+    else
+        p->free_first = o;
+    p->free_last = o;
+}
+
+static void forget(struct st_process *p, uint64_t key)
+{
+    struct st_name **at = &p->buckets[st_bucket(key)], *n;
+    while ((n = *at) && n->key != key)
+        at = &n->next;
+    if (!n)
+        return;
+    __atomic_store_n(at, n->next, __ATOMIC_RELEASE);
+    /* n->next stays as it is until the name is used again: a reader standing on n goes on */
+    n->object = st_unknown;
+    if (p->free_names)
+        p->free_names_last->key = (uint64_t)(uintptr_t)n;
+    else
+        p->free_names = n;
+    p->free_names_last = n;
+    n->key = 0;
+}
+
+static int name(struct st_process *p, struct st_object *o, uint64_t key)
+{
+    struct st_name *n;
+    forget(p, key);
+    if (p->names_used < ST_NAMES) {
+        n = &p->names[p->names_used++];
+    } else {
+        n = p->free_names;
+        if (!n)
+            return -1;
+        p->free_names = n == p->free_names_last ? NULL : (struct st_name *)(uintptr_t)n->key;
+    }
+    struct st_name **at = &p->buckets[st_bucket(key)];
+    n->object = o;
+    n->key = key;
+    n->next = *at;
+    __atomic_store_n(at, n, __ATOMIC_RELEASE);
+    return 0;
+}
+
+struct st_object *st_object_new(enum st_kind kind, uint64_t key)
+{
+    struct st_process *p = st_process;
+    if (!p || !p->ready)
+        return st_unknown;
+    st_lock();
+    struct st_object *o = object_get(p);
+    if (o) {
+        memset(o, 0, sizeof *o);
+        o->kind = (uint16_t)kind;
+        o->key = st_name_key(kind, key);
+        o->id = ++p->next_object;
+        if (name(p, o, o->key)) {
+            object_put(p, o);
+            o = NULL;
+        }
+    }
+    if (!o) {
+        p->header->lost_objects++;
+        o = st_unknown;
+    }
+    st_unlock();
+    return o;
+}
+
+void st_object_alias(struct st_object *o, enum st_kind kind, uint64_t key)
+{
+    struct st_process *p = st_process;
+    if (!p || !p->ready || o == st_unknown)
+        return;
+    st_lock();
+    if (name(p, o, st_name_key(kind, key)))
+        p->header->lost_objects++;
+    st_unlock();
+}
+
+void st_object_forget(enum st_kind kind, uint64_t key)
+{
+    struct st_process *p = st_process;
+    if (!p || !p->ready)
+        return;
+    st_lock();
+    forget(p, st_name_key(kind, key));
+    st_unlock();
+}
+
+void st_object_end(struct st_object *o)
+{
+    struct st_process *p = st_process;
+    if (!p || !p->ready || o == st_unknown || !o->id)
+        return;
+    st_def_object_end(o->id);
+    st_lock();
+    forget(p, o->key);
+    object_put(p, o);
+    st_unlock();
+}
+
+/* Sums what all threads have counted on an object: posted, received, completed. */
+void st_object_counters(struct st_object *o, uint64_t out[3])
+{
+    out[0] = out[1] = out[2] = 0;
+    for (struct st_entry *e = __atomic_load_n(&o->entries, __ATOMIC_ACQUIRE); e; e = e->in_object) {
+        unsigned c = class_of[e->aggregate->event % ST_EVENT_IDS];
+        if (c)
+            out[c - 1] += e->aggregate->count;
+    }
+}
+
+static struct st_aggregate *aggregate_get(struct st_process *p)
+{
+    if (!p->aggregates_left) {
+        uint64_t place;
+        struct st_block *b = st_block_new(ST_BLOCK_AGGREGATES, 0, p->sequences[ST_BLOCK_AGGREGATES], st_clock(), 1, NULL, &place);
+        if (!b)
+            return NULL;
+        p->sequences[ST_BLOCK_AGGREGATES]++;
+        p->aggregate = (struct st_aggregate *)b->payload;
+        p->aggregates_left = (st_config.chunk - sizeof *b) / sizeof *p->aggregate;
+        /* entries say for themselves whether they are in use */
+        b->committed = p->aggregates_left * (uint32_t)sizeof *p->aggregate;
+        st_block_publish(b);
+    }
+    p->aggregates_left--;
+    return p->aggregate++;
+}
+
+static struct st_entry *entry_get(struct st_process *p)
+{
+    if (!p->arena_left) {
+        size_t size = 65536;
+        p->arena = st_wiped(size);
+        if (!p->arena)
+            return NULL;
+        p->arena_left = (uint32_t)(size / sizeof *p->arena);
+    }
+    p->arena_left--;
+    return p->arena++;
+}
+
+static unsigned entry_bucket(uint32_t object, uint32_t thread, unsigned event, uint64_t peer)
+{
+    uint64_t h = ((uint64_t)object << 32 | thread) * 0x9e3779b97f4a7c15ull ^ (peer << 8 | event) * 0xff51afd7ed558ccdull;
+    return (unsigned)(h >> 50) % ST_ENTRY_BUCKETS;
+}
+
+void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
+{
+    struct st_process *p = st_process;
+    struct st_entry **bucket = &p->entries[entry_bucket(o->id, t->index, event, peer)], *e;
+    for (e = __atomic_load_n(bucket, __ATOMIC_ACQUIRE); e; e = e->in_bucket) {
+        struct st_aggregate *a = e->aggregate;
+        if (a->object == o->id && a->thread == t->index && a->event == event && a->peer == peer)
+            break;
+    }
+    if (!e) {
+        int saved = errno;
+        st_lock();
+        struct st_aggregate *a = aggregate_get(p);
+        if (a && (e = entry_get(p))) {
+            a->object = o->id;
+            a->thread = t->index;
+            a->peer = peer;
+            a->first = st_clock();
+            __atomic_store_n(&a->event, (uint16_t)event, __ATOMIC_RELEASE);
+            e->aggregate = a;
+            e->in_object = o->entries;
+            __atomic_store_n(&o->entries, e, __ATOMIC_RELEASE);
+            e->in_bucket = *bucket;
+            __atomic_store_n(bucket, e, __ATOMIC_RELEASE);
+        } else {
+            p->header->lost_tables++;
+        }
+        st_unlock();
+        errno = saved;
+        if (!e)
+            return;
+    }
+    struct st_aggregate *a = e->aggregate;
+    if (o->id) /* object 0 serves all layers: their event ids would meet in its slots */
+        o->aggregate[event % ST_OBJECT_AGGREGATES] = a;
+    a->count++;
+    a->bytes += bytes;
+    a->calls += calls;
+    a->sizes[st_size_class(bytes)]++;
+}

@@ -1,0 +1,423 @@
+/* Thread states, event chunks, definitions: the recorder proper. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <sched.h>
+
+static struct st_thread closed; /* what a thread that has not recorded yet points to: every gate shut */
+__thread struct st_thread *st_self __attribute__((tls_model("initial-exec"))) = &closed;
+static __thread uint8_t starting __attribute__((tls_model("initial-exec")));
+uint32_t st_mode;
+static struct st_object nobody; /* until there is an object table */
+struct st_object *st_unknown = &nobody;
+static struct st_name *no_names[ST_BUCKETS];
+struct st_name **st_buckets = no_names;
+struct st_process *st_process;
+
+static pthread_key_t thread_end;
+static int thread_end_made;
+
+#define CLOCK_PAIR_NS 5000000000u
+
+/* ---- memory and locking ------------------------------------------------------------------------------------------------------ */
+
+void *st_wiped(size_t size)
+{
+    void *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m == MAP_FAILED)
+        return NULL;
+    if (madvise(m, size, MADV_WIPEONFORK)) { /* Linux < 4.14: a fork could not be seen */
+        munmap(m, size);
+        return NULL;
+    }
+    return m;
+}
+
+void st_lock(void)
+{
+    for (unsigned n = 0; __atomic_exchange_n(&st_process->lock, 1, __ATOMIC_ACQUIRE); n++) {
+        if (n % 64 == 63)
+            sched_yield();
+        st_pause();
+    }
+}
+
+void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE); }
+
+/* ---- process ----------------------------------------------------------------------------------------------------------------- */
+
+static void thread_ended(void *state);
+
+/* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. */
+static int process_start(void)
+{
+    static int failed;
+    static int holder; /* pid: a fork while another thread was here leaves the parent's number, which the child may take over */
+    int pid = getpid(), was = 0;
+    if (__atomic_load_n(&failed, __ATOMIC_RELAXED))
+        return -1;
+    while (!__atomic_compare_exchange_n(&holder, &was, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        if (was != pid && was)
+            continue;
+        was = 0;
+        sched_yield();
+    }
+    struct st_process *p = st_process;
+    int error = st_config_load() ? ENOENT : 0;
+    if (!error && !p) {
+        p = st_wiped(sizeof *p);
+        if (p && !thread_end_made)
+            thread_end_made = !pthread_key_create(&thread_end, thread_ended);
+        st_process = p;
+    }
+    if (!error && !p)
+        error = ENOMEM;
+    if (!error && !p->ready && !(error = st_file_create())) {
+        st_mode = st_config.mode;
+        p->objects_used = 1; /* object 0 */
+        st_unknown = &p->objects[0];
+        st_buckets = p->buckets;
+        __atomic_store_n(&p->ready, 1, __ATOMIC_RELEASE);
+        st_clock_pair();
+    }
+    if (error)
+        __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+    return error ? -1 : 0;
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+    struct st_process *p = st_process;
+    if (!p || !p->ready)
+        return;
+    int saved = errno;
+    st_clock_pair();
+    p->header->end_realtime_ns = st_realtime();
+    if (p->written) {
+        st_lock();
+        for (struct st_thread *t = p->threads; t; t = t->all)
+            if (t->block)
+                st_write(t->block, st_config.chunk, t->place);
+        p->header->end_mark = ST_END_EXIT;
+        st_flush_again();
+        st_unlock();
+    }
+    __atomic_store_n(&p->header->end_mark, ST_END_EXIT, __ATOMIC_RELEASE);
+    errno = saved;
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------------------------- */
+
+static void thread_ended(void *state)
+{
+    struct st_thread *t = state;
+    struct st_process *p = st_process;
+    if (!t->ready || !p || !p->ready || st_self != t)
+        return;
+    memset(t->gate, 0, sizeof t->gate);
+    st_flush_polls(t);
+    st_self = &closed;
+    st_lock();
+    t->next = p->idle;
+    p->idle = t;
+    st_unlock();
+}
+
+static struct st_thread *thread_new(void)
+{
+    struct st_process *p = st_process;
+    char name[17] = "";
+    st_lock();
+    struct st_thread *t = p->idle;
+    if (t) {
+        p->idle = t->next;
+    } else if ((t = st_wiped(sizeof *t))) {
+        t->index = ++p->next_thread;
+        t->slots[0].event = ~0ull;
+        t->all = p->threads;
+        p->threads = t;
+        p->header->threads = p->next_thread;
+        t->ready = 1;
+    } else if (!p->header->lost_cause) {
+        p->header->lost_cause = ST_LOST_THREADS;
+    }
+    st_unlock();
+    if (!t)
+        return NULL;
+    prctl(PR_GET_NAME, name);
+    st_def_thread(t->index, (uint64_t)syscall(SYS_gettid), name);
+    st_self = t;
+    if (thread_end_made)
+        pthread_setspecific(thread_end, t);
+    memset(t->gate, 1, sizeof t->gate);
+    return t;
+}
+
+struct st_thread *st_enter_slow(enum st_layer layer)
+{
+    struct st_thread *t = st_self;
+    if (st_config.off || t->ready || starting)
+        return NULL;
+    int saved = errno;
+    starting = 1;
+    t = process_start() ? NULL : thread_new();
+    starting = 0;
+    errno = saved;
+    if (t)
+        t->gate[layer] = 0;
+    return t;
+}
+
+/* ---- definitions -------------------------------------------------------------------------------------------------------------- */
+
+/* Takes the lock; st_define_end gives it back. */
+struct st_definition st_define_begin(unsigned id, size_t size)
+{
+    struct st_definition d = {NULL, 0, size};
+    struct st_process *p = st_process;
+    if (!p || !p->ready)
+        return d;
+    int saved = errno;
+    uint64_t now = st_clock();
+    st_lock();
+    size_t room = st_config.chunk - sizeof(struct st_block);
+    if (!p->definitions || p->definitions->committed + size > room) {
+        struct st_block *b = size > room ? NULL : st_block_new(ST_BLOCK_DEFINITIONS, 0, p->sequences[ST_BLOCK_DEFINITIONS], now, 1, NULL, &p->definitions_place);
+        if (!b) {
+            st_lost(now, 1, 0);
+            st_unlock();
+            errno = saved;
+            return d;
+        }
+        p->sequences[ST_BLOCK_DEFINITIONS]++;
+        p->definitions = b;
+        st_block_publish(b);
+    }
+    d.buffer = p->definitions->payload + p->definitions->committed;
+    d.used = 12;
+    memcpy(d.buffer + 2, &(uint16_t){(uint16_t)id}, 2);
+    memcpy(d.buffer + 4, &now, 8);
+    errno = saved;
+    return d;
+}
+
+void st_define_end(struct st_definition *d)
+{
+    struct st_process *p = st_process;
+    int saved = errno;
+    struct st_block *b = p->definitions;
+    memcpy(d->buffer, &(uint16_t){(uint16_t)d->used}, 2);
+    uint32_t before = b->committed;
+    __atomic_store_n(&b->committed, before + (uint32_t)d->used, __ATOMIC_RELEASE);
+    if (p->written) {
+        st_write(b, sizeof *b, p->definitions_place);
+        st_write(b->payload + before, d->used, p->definitions_place + sizeof *b + before);
+    }
+    st_unlock();
+    errno = saved;
+}
+
+void st_clock_pair(void)
+{
+    uint64_t best = ~0ull, before = 0, after = 0, real = 0, mono = 0;
+    for (int i = 0; i < 5; i++) {
+        uint64_t a = st_clock(), r = st_realtime(), b = st_clock();
+        if (b - a < best) {
+            best = b - a;
+            before = a;
+            after = b;
+            real = r;
+            mono = st_monotonic();
+        }
+    }
+    st_def_clock_pair(ST_CLOCK_DOMAIN, before, after, real, mono);
+}
+
+/* ---- event chunks ------------------------------------------------------------------------------------------------------------- */
+
+static void chunk_close(struct st_thread *t)
+{
+    struct st_block *b = t->block;
+    b->last = t->highest > t->last ? t->highest : t->last;
+    b->earliest = t->lowered;
+    b->crc = st_crc32c(b->payload, b->committed);
+    __atomic_store_n(&b->flags, ST_BLOCK_CLOSED | ST_BLOCK_CRC, __ATOMIC_RELEASE);
+}
+
+static int chunk_next(struct st_thread *t, uint64_t now)
+{
+    struct st_process *p = st_process;
+    void *memory = NULL;
+    uint64_t clock = st_monotonic();
+    if (t->block) {
+        chunk_close(t);
+        if (p->written) {
+            st_write(t->block, st_config.chunk, t->place);
+            memory = t->block;
+        }
+    }
+    if (clock - t->opened > CLOCK_PAIR_NS / 16 || !t->opened) {
+        st_clock_pair();
+        t->opened = clock;
+    }
+    st_lock();
+    struct st_block *b = st_block_new(ST_BLOCK_EVENTS, t->index, t->sequence, now, 0, memory, &t->place);
+    if (p->written && clock - p->flushed > 1000000000u)
+        st_flush_again();
+    st_unlock();
+    t->block = b;
+    t->cur = t->limit = t->base = NULL;
+    if (!b)
+        return -1;
+    t->sequence++;
+    t->base = t->cur = b->payload;
+    t->limit = (uint8_t *)b + st_config.chunk;
+    t->last = now;
+    t->highest = now;
+    t->lowered = 0;
+    t->slots_used = 0;
+    memset(t->slot_of, 0, sizeof t->slot_of);
+    memset(t->seen, 0, sizeof t->seen);
+    st_block_publish(b);
+    return 0;
+}
+
+static uint64_t zigzag(uint64_t v) { return v << 1 ^ -(v >> 63); }
+
+static uint8_t *put_always(uint8_t *p, const struct st_layout *l, const uint64_t *v)
+{
+    for (unsigned i = 0; i < l->fields; i++) {
+        if (!(l->always >> i & 1))
+            continue;
+        if (l->raw >> i & 1) {
+            const struct st_raw *r = (const struct st_raw *)(uintptr_t)v[i];
+            p = st_bytes(p, r->data, r->size > 256 ? 256 : r->size);
+        } else {
+            p = st_varint(p, v[i]);
+        }
+    }
+    return p;
+}
+
+/* The counters that let a reader start at this chunk (FORMAT.md, `counters`). */
+static uint8_t *put_counters(uint8_t *p, struct st_thread *t, struct st_object *o)
+{
+    unsigned bit = o->id % (8 * sizeof t->seen);
+    if (t->seen[bit / 8] >> bit % 8 & 1)
+        return p;
+    t->seen[bit / 8] |= (uint8_t)(1 << bit % 8);
+    uint64_t n[3];
+    st_object_counters(o, n);
+    *p++ = 62;
+    p = st_varint(p, o->id);
+    for (int i = 0; i < 3; i++)
+        p = st_varint(p, n[i]);
+    return p;
+}
+
+static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v)
+{
+    unsigned n = t->slots_used < ST_SLOTS ? ++t->slots_used : ++t->evict % ST_SLOTS + 1;
+    struct st_slot *s = &t->slots[n];
+    memset(s, 0, sizeof *s);
+    s->event = event;
+    t->slot_of[event][o->id % ST_WAYS] = (uint8_t)n;
+    uint32_t word = 60u | (uint32_t)dt << 8;
+    memcpy(p, &word, 4);
+    p[4] = (uint8_t)(n - 1);
+    memcpy(p + 5, &(uint16_t){(uint16_t)event}, 2);
+    p += 7;
+    for (unsigned i = 0; i < l->fields; i++) {
+        if (l->always >> i & 1)
+            continue;
+        p = st_varint(p, l->is_signed >> i & 1 ? zigzag(v[i]) : v[i]);
+        s->next[i] = v[i];
+    }
+    return p;
+}
+
+static uint8_t *put_changed(uint8_t *p, struct st_slot *s, unsigned slot, uint64_t dt, const struct st_layout *l, const uint64_t *v)
+{
+    uint32_t wide = dt > 0xffff, mask = 0, word = (2 + wide) << 6 | slot | (uint32_t)dt << 8;
+    memcpy(p, &word, 4);
+    p += 3 + wide;
+    uint8_t *at = p;
+    p += l->predicted > 8 ? 2 : 1;
+    for (unsigned i = 0, bit = 0; i < l->fields; i++) {
+        if (l->always >> i & 1)
+            continue;
+        uint64_t last = s->next[i] - s->stride[i], d = v[i] - last;
+        if (v[i] != s->next[i]) {
+            mask |= 1u << bit;
+            p = st_varint(p, zigzag(d));
+            if (l->stride >> i & 1) {
+                if (d == s->candidate[i])
+                    s->stride[i] = d;
+                else
+                    s->candidate[i] = d;
+            }
+        }
+        s->next[i] = v[i] + s->stride[i];
+        bit++;
+    }
+    at[0] = (uint8_t)mask;
+    if (l->predicted > 8)
+        at[1] = (uint8_t)(mask >> 8);
+    return p;
+}
+
+void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v)
+{
+    size_t need = 80 + 10u * l->fields;
+    for (unsigned i = 0; i < l->fields; i++)
+        if (l->raw >> i & 1)
+            need += 256;
+    if (st_unlikely(!t->block || (size_t)(t->limit - t->cur) < need)) {
+        int saved = errno;
+        int none = (st_process->stopped && !t->block) || chunk_next(t, now);
+        errno = saved;
+        if (none) {
+            st_lost(now, 1, l->bytes ? v[l->bytes] : 0);
+            return;
+        }
+    }
+    uint8_t *p = put_counters(t->cur, t, o);
+    uint64_t dt = now - t->last;
+    if (dt >> 24) {
+        if (t->last > t->highest)
+            t->highest = t->last;
+        if ((int64_t)(t->block->first - now) > 0) {
+            uint64_t low = t->block->first - now;
+            t->lowered = low > 0xfffffffe ? 0xffffffff : low > t->lowered ? (uint32_t)low : t->lowered;
+        }
+        *p++ = 61;
+        p = st_varint(p, zigzag(dt));
+        dt = 0;
+    }
+    unsigned n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
+    if (n && s->event == event)
+        p = put_changed(p, s, n - 1, dt, l, v);
+    else
+        p = put_new(p, t, dt, event, o, l, v);
+    p = put_always(p, l, v);
+    t->cur = p;
+    t->last = now;
+    __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+}
+
+void st_flush_polls(struct st_thread *t)
+{
+    if (!t->empty_polls)
+        return;
+    uint64_t n = t->empty_polls;
+    t->empty_polls = 0;
+    st_rec_verbs_empty_polls(t, t->empty_first, ST_EV_VERBS_EMPTY_POLLS, t->polled, n, t->empty_last - t->empty_first);
+}
