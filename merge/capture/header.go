@@ -59,15 +59,23 @@ type EndMark uint32
 
 // End marks.
 const (
-	EndNone  EndMark = 0 // killed, crashed, or still running
-	EndExit  EndMark = 1
-	EndExecs EndMark = 2
+	EndNone EndMark = 0 // killed, crashed, or still running
+	EndExit EndMark = 1
 )
 
-func (e EndMark) String() string { return name(uint32(e), "none", "exit", "exec") }
+func (e EndMark) String() string { return name(uint32(e), "none", "exit") }
 
 // LostCause is the first reason why events found no room.
 type LostCause uint32
+
+// Causes of loss.
+const (
+	LostBudget LostCause = iota + 1
+	LostSpace
+	LostQuota
+	LostOther
+	LostThreads
+)
 
 func (l LostCause) String() string {
 	return name(uint32(l), "none", "byte budget", "no space", "quota", "other error", "too many threads")

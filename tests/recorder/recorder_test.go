@@ -1,0 +1,533 @@
+// Package recorder tests the recorder (preload/) by what a client program records through it.
+package recorder
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+)
+
+const root = "../.."
+
+// build compiles the client against the built recorder.
+func build(t *testing.T, flags ...string) string {
+	t.Helper()
+	lib, err := filepath.Abs(filepath.Join(root, "build/lib/sigmatrace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(lib, "libsigmatrace.so")); err != nil {
+		t.Fatalf("the recorder is not built (run make): %v", err)
+	}
+	out := filepath.Join(t.TempDir(), "client")
+	args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-g", "-I", filepath.Join(root, "preload"), "-o", out, "testdata/client.c",
+		"-L", lib, "-lsigmatrace", "-Wl,-rpath," + lib, "-lpthread", "-ldl"}, flags...)
+	if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("building the client: %v\n%s", err, b)
+	}
+	return out
+}
+
+type settings map[string]string
+
+// configure writes a resolved profile and returns the environment for the client and the capture directory.
+func configure(t *testing.T, dir string, s settings) (env []string, captures string) {
+	t.Helper()
+	captures = filepath.Join(dir, "capture")
+	if err := os.MkdirAll(captures, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	b.WriteString("sigmatrace.profile=1\n")
+	for k, v := range map[string]string{"name": "test", "mode": "full", "providers": "ucx", "record.budget": "67108864", "record.chunk": "65536", "capture.directory": captures} {
+		if _, ok := s[k]; !ok {
+			fmt.Fprintf(&b, "%s=%s\n", k, v)
+		}
+	}
+	for k, v := range s {
+		fmt.Fprintf(&b, "%s=%s\n", k, v)
+	}
+	path := filepath.Join(dir, "profile.resolved")
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return append(os.Environ(), "SIGMATRACE_CONFIG="+path), captures
+}
+
+func run(t *testing.T, env []string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = env
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, b)
+	}
+}
+
+// files opens the captures of a run, in order of name.
+func files(t *testing.T, captures string) []*capture.File {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(captures, "*", "*.capture"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(names)
+	var out []*capture.File
+	for _, n := range names {
+		f, err := capture.Open(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if p := f.Problems(); len(p) > 0 {
+			t.Fatalf("%s: %v", n, p)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func events(t *testing.T, f *capture.File, thread uint32) []capture.Event {
+	t.Helper()
+	var out []capture.Event
+	var d capture.Decoder
+	chunks := f.Chunks()
+	slices.SortFunc(chunks, func(a, b capture.Chunk) int { return int(a.Sequence) - int(b.Sequence) })
+	for i := range chunks {
+		if chunks[i].Thread != thread {
+			continue
+		}
+		d.Reset(f, &chunks[i], catalogue.Default)
+		for {
+			var ev capture.Event
+			ok, err := d.Next(&ev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			if ev.ID != 0 { // counters are checked by TestCountersPrecedeObjects
+				out = append(out, ev)
+			}
+		}
+	}
+	return out
+}
+
+type random uint64
+
+func (s *random) next() uint64 {
+	x := uint64(*s)
+	x ^= x << 13
+	x ^= x >> 7
+	x ^= x << 17
+	*s = random(x)
+	return x
+}
+
+func (s *random) value(last uint64) uint64 {
+	switch s.next() % 8 {
+	case 0:
+		return s.next()
+	case 1:
+		return last + 1
+	case 2:
+		return s.next() % 300
+	}
+	return last
+}
+
+type record struct {
+	time   uint64
+	id     uint16
+	fields [16]uint64
+}
+
+// series is what client.c's series() records. first is the id of its first object.
+func series(seed uint64, n int, first uint64) []record {
+	s, now := random(seed), uint64(1000000000)
+	var f [16]uint64
+	var out []record
+	for range n {
+		object := first + s.next()%20
+		switch s.next() % 16 {
+		case 0:
+			now -= s.next() % 1000
+		case 1:
+			now += s.next() % (1 << 40)
+		case 2:
+			now += s.next() % (1 << 24)
+		default:
+			now += s.next() % 3000
+		}
+		for k := 1; k < 12; k++ {
+			f[k] = s.value(f[k])
+		}
+		kind := s.next() % 16
+		r := record{time: now, fields: f}
+		r.fields[0] = object
+		last := 11
+		switch {
+		case kind < 10:
+			r.id = uint16(catalogue.EventUcpPut + kind%8)
+			r.fields[10] &= 0xffff
+			last = 10
+		case kind < 13:
+			r.id, last = catalogue.EventUcpCompletion, 4
+		case kind < 15:
+			r.id = catalogue.EventVerbsWrite
+		default:
+			r.id, last = catalogue.EventVerbsEmptyPolls, 2
+		}
+		clear(r.fields[last+1:])
+		out = append(out, r)
+	}
+	return out
+}
+
+func compare(t *testing.T, got []capture.Event, want []record) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d events, want %d", len(got), len(want))
+	}
+	for i, w := range want {
+		g := record{got[i].Time, got[i].ID, got[i].Fields}
+		if g != w {
+			t.Fatalf("event %d:\n got %v\nwant %v", i, g, w)
+		}
+	}
+}
+
+// firstObject finds the lowest object id that a series used: its objects are made in one go.
+func firstObject(evs []capture.Event) uint64 {
+	low := ^uint64(0)
+	for i := range evs {
+		low = min(low, evs[i].Fields[0])
+	}
+	return low
+}
+
+func TestSeriesComesBack(t *testing.T) {
+	client := build(t)
+	for _, backEnd := range []string{"mapped", "written"} {
+		for _, chunk := range []string{"16384", "65536"} {
+			t.Run(backEnd+chunk, func(t *testing.T) {
+				env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.chunk": chunk})
+				run(t, env, client, "series", "42", "20000")
+				fs := files(t, captures)
+				if len(fs) != 1 {
+					t.Fatalf("%d captures, want 1", len(fs))
+				}
+				compare(t, events(t, fs[0], 1), series(42, 20000, 1))
+				if fs[0].Live().EndMark != capture.EndExit {
+					t.Error("no end mark after an orderly exit")
+				}
+				if l := fs[0].Live(); l.LostEvents != 0 {
+					t.Errorf("lost %d events", l.LostEvents)
+				}
+				st, err := os.Stat(fs[0].Path())
+				if err != nil || st.Mode().Perm() != 0o600 {
+					t.Errorf("mode %v, %v; want 0600", st.Mode(), err)
+				}
+			})
+		}
+	}
+}
+
+func TestAggregatesEqualEvents(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, client, "threads", "8")
+	f := files(t, captures)[0]
+	type key struct {
+		object uint32
+		event  uint16
+	}
+	want, got := map[key][2]uint64{}, map[key][2]uint64{}
+	total := 0
+	for thread := uint32(1); thread <= f.Live().Threads; thread++ { // fewer than 8 when one ended before another began
+		evs := events(t, f, thread)
+		total += len(evs)
+		for _, e := range evs {
+			i := 1
+			switch {
+			case e.ID == catalogue.EventUcpCompletion:
+				i = 2
+			case e.ID > catalogue.EventUcpCompletion:
+				continue
+			}
+			k := key{uint32(e.Fields[0]), e.ID}
+			w := want[k]
+			want[k] = [2]uint64{w[0] + 1, w[1] + e.Fields[i]}
+		}
+	}
+	if total != 8*2000 {
+		t.Fatalf("%d events, want %d", total, 8*2000)
+	}
+	err := f.Aggregates(func(a *capture.Aggregate) error {
+		k := key{a.Object, a.Event}
+		g := got[k]
+		got[k] = [2]uint64{g[0] + a.Count, g[1] + a.Bytes}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d aggregates, want %d", len(got), len(want))
+	}
+	for k, w := range want {
+		if got[k] != w {
+			t.Errorf("%v: %v, want %v", k, got[k], w)
+		}
+	}
+}
+
+func TestEndedThreadsGiveTheirStateOn(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, client, "one_by_one", "50")
+	f := files(t, captures)[0]
+	if n := f.Live().Threads; n != 1 {
+		t.Errorf("%d thread states for 50 threads one after the other, want 1", n)
+	}
+	if n := len(events(t, f, 1)); n != 50*2000 {
+		t.Errorf("%d events, want %d", n, 50*2000)
+	}
+}
+
+func TestForkedChildHasItsOwnCapture(t *testing.T) {
+	client := build(t)
+	for _, how := range []string{"fork", "clone"} { // clone: made by the raw system call, no fork handler runs
+		t.Run(how, func(t *testing.T) {
+			env, captures := configure(t, t.TempDir(), nil)
+			run(t, env, client, how)
+			fs := files(t, captures)
+			if len(fs) != 2 {
+				t.Fatalf("%d captures, want 2", len(fs))
+			}
+			slices.SortFunc(fs, func(a, b *capture.File) int { return int(a.Header().Pid) - int(b.Header().Pid) })
+			parent, child := events(t, fs[0], 1), events(t, fs[1], 1)
+			if len(parent) != 700 {
+				t.Fatalf("parent: %d events, want 700", len(parent))
+			}
+			compare(t, parent[:500], series(1, 500, 1))
+			compare(t, parent[500:], series(3, 200, 21))
+			compare(t, child, series(2, 300, 1))
+			if fs[1].Header().ParentPid != fs[0].Header().Pid {
+				t.Error("the child's capture does not name its parent")
+			}
+		})
+	}
+}
+
+func TestSilentProcessesLeaveNoCapture(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, client, "silent_fork")
+	if n := len(files(t, captures)); n != 1 {
+		t.Errorf("%d captures, want the parent's alone", n)
+	}
+	env, captures = configure(t, t.TempDir(), nil)
+	run(t, env, client, "idle")
+	if m, _ := filepath.Glob(captures + "/*"); len(m) > 0 {
+		t.Errorf("an idle program left %v", m)
+	}
+	run(t, append(env, "SIGMATRACE=off"), client, "burst", "100")
+	if m, _ := filepath.Glob(captures + "/*"); len(m) > 0 {
+		t.Errorf("SIGMATRACE=off left %v", m)
+	}
+}
+
+func TestAliveRecordOfRanks(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, append(env, "OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4", "SLURM_PROCID=0"), client, "idle")
+	names, _ := filepath.Glob(captures + "/*/*")
+	if len(names) != 1 || filepath.Base(names[0]) != "alive" {
+		t.Fatalf("files %v, want alive alone", names)
+	}
+	a, err := capture.ReadAlive(names[0])
+	if err != nil || len(a) != 1 {
+		t.Fatalf("%v, %v", a, err)
+	}
+	if a[0].Rank != 3 || a[0].World != 4 || a[0].RankSource != 1 || filepath.Base(a[0].Executable) != "client" {
+		t.Errorf("alive record %+v", a[0])
+	}
+}
+
+func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
+	client := build(t)
+	dir := t.TempDir()
+	env, captures := configure(t, dir, nil)
+	shared := filepath.Join(dir, "count")
+	if err := os.WriteFile(shared, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(client, "burst", "100000000", shared)
+	cmd.Env = env
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	published := func() uint64 {
+		b, err := os.ReadFile(shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return binary.LittleEndian.Uint64(b)
+	}
+	for published() < 20000 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	n, f := published(), files(t, captures)[0]
+	if kept := uint64(len(events(t, f, 1))) + f.Live().LostEvents; kept+1 < n || kept > n+1 {
+		t.Errorf("kept %d, published %d", kept, n)
+	}
+	if f.Live().EndMark != capture.EndNone {
+		t.Error("an end mark after SIGKILL")
+	}
+}
+
+func TestByteBudgetStopsEventsNotTables(t *testing.T) {
+	client := build(t)
+	for _, backEnd := range []string{"mapped", "written"} {
+		t.Run(backEnd, func(t *testing.T) {
+			env, captures := configure(t, t.TempDir(), settings{"record.budget": "1048576", "record.back_end": backEnd})
+			run(t, env, client, "burst", "1000000")
+			f := files(t, captures)[0]
+			kept := uint64(len(events(t, f, 1)))
+			l := f.Live()
+			if kept+l.LostEvents != 1000000 || l.LostEvents == 0 || l.LostBytes != 8*l.LostEvents || l.LostCause != capture.LostBudget {
+				t.Errorf("kept %d, lost %d events, %d bytes, cause %v", kept, l.LostEvents, l.LostBytes, l.LostCause)
+			}
+			var count uint64
+			if err := f.Aggregates(func(a *capture.Aggregate) error { count += a.Count; return nil }); err != nil || count != 1000000 {
+				t.Errorf("tables counted %d, %v; want 1000000", count, err)
+			}
+			if st, _ := os.Stat(f.Path()); st.Size() > 1048576+4096 {
+				t.Errorf("file of %d bytes over a budget of 1 MiB", st.Size())
+			}
+		})
+	}
+}
+
+func TestFileSizeLimitIsNoSignal(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, client, "fsize", "2000000", "1000000")
+	f := files(t, captures)[0]
+	if l := f.Live(); l.LostEvents == 0 || l.LostCause != capture.LostSpace || l.LostErrno != uint32(syscall.EFBIG) {
+		t.Errorf("lost %d, cause %v, errno %d", l.LostEvents, l.LostCause, l.LostErrno)
+	}
+}
+
+func TestFullDiskIsHarmless(t *testing.T) {
+	client := build(t)
+	for _, backEnd := range []string{"mapped", "written"} {
+		t.Run(backEnd, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+				t.Fatalf("mounting a small file system: %v", err)
+			}
+			t.Cleanup(func() {
+				if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			})
+			env, captures := configure(t, dir, settings{"record.back_end": backEnd})
+			run(t, env, client, "burst", "1000000")
+			names, _ := filepath.Glob(captures + "/*/*.capture")
+			f, err := capture.Open(names[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			kept, l := uint64(len(events(t, f, 1))), f.Live()
+			if kept == 0 || kept+l.LostEvents != 1000000 || l.LostCause != capture.LostSpace {
+				t.Errorf("kept %d, lost %d, cause %v", kept, l.LostEvents, l.LostCause)
+			}
+		})
+	}
+}
+
+func TestProgramsThatCloseDescriptors(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, client, "closefds", "0", "1000000")
+	f := files(t, captures)[0]
+	if n := uint64(len(events(t, f, 1))) + f.Live().LostEvents; n != 1000100 {
+		t.Errorf("%d events, want 1000100", n)
+	}
+}
+
+func TestErrnoAndLookupsStay(t *testing.T) {
+	client := build(t)
+	env, _ := configure(t, t.TempDir(), nil)
+	run(t, env, client, "errno", "0", "100000")
+	run(t, env, client, "lookup")
+	run(t, append(env, "SIGMATRACE=off"), client, "lookup")
+}
+
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	cmd := exec.Command("go", "run", "./preload/gen", "-check")
+	cmd.Dir = root
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, bytes.TrimSpace(b))
+	}
+}
+
+func TestCountersPrecedeObjects(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), settings{"record.chunk": "16384"})
+	run(t, env, client, "series", "7", "20000")
+	f := files(t, captures)[0]
+	chunks := f.Chunks()
+	slices.SortFunc(chunks, func(a, b capture.Chunk) int { return int(a.Sequence) - int(b.Sequence) })
+	if len(chunks) < 3 {
+		t.Fatalf("%d chunks, want several", len(chunks))
+	}
+	posted, completed := map[uint64]uint64{}, map[uint64]uint64{}
+	var d capture.Decoder
+	for i := range chunks {
+		seen := map[uint64]bool{}
+		d.Reset(f, &chunks[i], catalogue.Default)
+		for {
+			var ev capture.Event
+			if ok, err := d.Next(&ev); err != nil {
+				t.Fatal(err)
+			} else if !ok {
+				break
+			}
+			o := ev.Fields[0]
+			switch {
+			case ev.ID == 0:
+				seen[o] = true
+				n := ev.Fields[capture.CountersPosted] + ev.Fields[capture.CountersReceived]
+				if n != posted[o] || ev.Fields[capture.CountersCompleted] != completed[o] {
+					t.Fatalf("chunk %d, object %d: counters %v, counted %d and %d", i, o, ev.Fields[:4], posted[o], completed[o])
+				}
+			case !seen[o]:
+				t.Fatalf("chunk %d: no counters before object %d", i, o)
+			case ev.ID == catalogue.EventUcpCompletion:
+				completed[o]++
+			case ev.ID < catalogue.EventUcpCompletion:
+				posted[o]++
+			}
+		}
+	}
+}

@@ -1,0 +1,181 @@
+/* Test client of the recorder: records series that the Go side can compute by itself. */
+#define _GNU_SOURCE
+#include "recorder.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint64_t next(uint64_t *s)
+{
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return *s;
+}
+
+/* One value: often as last time, often a step, sometimes anything. recorder_test.go has the same. */
+static uint64_t value(uint64_t *s, uint64_t last)
+{
+    switch (next(s) % 8) {
+    case 0: return next(s);
+    case 1: return last + 1;
+    case 2: return next(s) % 300;
+    default: return last;
+    }
+}
+
+static void series(struct st_thread *t, struct st_object **o, uint64_t seed, unsigned n)
+{
+    uint64_t s = seed, now = 1000000000, f[16] = {0};
+    for (unsigned i = 0; i < n; i++) {
+        struct st_object *x = o[next(&s) % 20];
+        switch (next(&s) % 16) {
+        case 0: now -= next(&s) % 1000; break;
+        case 1: now += next(&s) % (1ull << 40); break;
+        case 2: now += next(&s) % (1u << 24); break;
+        default: now += next(&s) % 3000;
+        }
+        for (int k = 1; k < 12; k++)
+            f[k] = value(&s, f[k]);
+        unsigned kind = next(&s) % 16;
+        if (kind < 10) {
+            unsigned event = ST_EV_UCP_PUT + kind % 8;
+            st_rec_ucp_request(t, now, event, x, f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10] & 0xffff);
+            st_count(t, x, event, f[1], 1);
+        } else if (kind < 13) {
+            st_rec_ucp_completion(t, now, ST_EV_UCP_COMPLETION, x, f[1], f[2], f[3], (int64_t)f[4]);
+            st_count(t, x, ST_EV_UCP_COMPLETION, f[2], 0);
+        } else if (kind < 15) {
+            st_rec_verbs_request(t, now, ST_EV_VERBS_WRITE, x, f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10], f[11]);
+        } else {
+            st_rec_verbs_empty_polls(t, now, ST_EV_VERBS_EMPTY_POLLS, x, f[1], f[2]);
+        }
+    }
+}
+
+static struct st_thread *enter(void)
+{
+    struct st_thread *t = st_enter(ST_LAYER_UCP);
+    if (t)
+        st_leave(t, ST_LAYER_UCP);
+    return t;
+}
+
+static void run_series(uint64_t seed, unsigned n)
+{
+    struct st_object *o[20];
+    struct st_thread *t = enter();
+    if (!t)
+        return;
+    for (int i = 0; i < 20; i++)
+        o[i] = st_object_new(ST_KIND_ENDPOINT, seed * 1000 + (unsigned)i);
+    series(t, o, seed, n);
+}
+
+static void *thread_main(void *p)
+{
+    run_series((uint64_t)(uintptr_t)p, 2000);
+    return NULL;
+}
+
+/* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
+static void burst(volatile uint64_t *count, uint64_t n)
+{
+    struct st_thread *t = enter();
+    if (!t)
+        return;
+    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
+    for (uint64_t i = 0; i < n; i++) {
+        st_rec_ucp_request(t, st_clock(), ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
+        st_count(t, o, ST_EV_UCP_PUT, 8, 1);
+        if (count)
+            *count = i + 1;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    uint64_t a = argc > 2 ? strtoull(argv[2], NULL, 0) : 1, b = argc > 3 ? strtoull(argv[3], NULL, 0) : 1000;
+    if (!strcmp(what, "series")) {
+        run_series(a, (unsigned)b);
+    } else if (!strcmp(what, "threads")) {
+        pthread_t t[64];
+        for (uint64_t i = 0; i < a; i++)
+            pthread_create(&t[i], NULL, thread_main, (void *)(uintptr_t)(i + 1));
+        for (uint64_t i = 0; i < a; i++)
+            pthread_join(t[i], NULL);
+    } else if (!strcmp(what, "one_by_one")) {
+        for (uint64_t i = 0; i < a; i++) {
+            pthread_t t;
+            pthread_create(&t, NULL, thread_main, (void *)(uintptr_t)(i + 1));
+            pthread_join(t, NULL);
+        }
+    } else if (!strcmp(what, "fork") || !strcmp(what, "clone")) {
+        run_series(1, 500);
+        pid_t pid = *what == 'f' ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (!pid) {
+            run_series(2, 300);
+            if (*what == 'c')
+                _exit(0);
+            exit(0);
+        }
+        run_series(3, 200);
+        int status;
+        waitpid(pid, &status, 0);
+        return status != 0;
+    } else if (!strcmp(what, "silent_fork")) { /* a child that never communicates leaves nothing */
+        run_series(1, 500);
+        if (!fork())
+            exit(0);
+        wait(NULL);
+    } else if (!strcmp(what, "burst")) {
+        volatile uint64_t *count = NULL;
+        if (argc > 3) {
+            int fd = open(argv[3], O_RDWR);
+            count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            close(fd);
+        }
+        burst(count, a);
+    } else if (!strcmp(what, "fsize")) { /* a file size limit must not become a signal */
+        struct rlimit r = {a, a};
+        setrlimit(RLIMIT_FSIZE, &r);
+        burst(NULL, b);
+    } else if (!strcmp(what, "closefds")) { /* programs that close what they do not know */
+        burst(NULL, 100);
+        for (int fd = 3; fd < 256; fd++)
+            close(fd);
+        int mine = open("/dev/null", O_WRONLY);
+        burst(NULL, b);
+        return mine != 3;
+    } else if (!strcmp(what, "errno")) {
+        errno = 1234;
+        burst(NULL, b);
+        return errno != 1234;
+    } else if (!strcmp(what, "lookup")) { /* dlsym and dlvsym answer as without us */
+        void *h = dlopen("libm.so.6", RTLD_NOW);
+        if (!dlsym(h, "cos") || dlsym(h, "no such thing") || !dlerror() || !dlvsym(h, "cos", "GLIBC_2.2.5"))
+            return 1;
+        if (dlsym(RTLD_DEFAULT, "getpid") != dlsym(RTLD_NEXT, "getpid"))
+            return 2;
+        if (!dlsym(RTLD_NEXT, "dlsym") || dlvsym(h, "cos", "GLIBC_9"))
+            return 3;
+    } else if (!strcmp(what, "idle")) {
+        puts("idle");
+    } else {
+        return 9;
+    }
+    return 0;
+}
