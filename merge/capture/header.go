@@ -59,12 +59,11 @@ type EndMark uint32
 
 // End marks.
 const (
-	EndNone  EndMark = 0 // killed, crashed, or still running
-	EndExit  EndMark = 1
-	EndExecs EndMark = 2
+	EndNone EndMark = 0 // killed, crashed, replaced by exec, or still running
+	EndExit EndMark = 1
 )
 
-func (e EndMark) String() string { return name(uint32(e), "none", "exit", "exec") }
+func (e EndMark) String() string { return name(uint32(e), "none", "exit") }
 
 // LostCause is the first reason why events found no room.
 type LostCause uint32
