@@ -17,8 +17,8 @@ const (
 	ring    = 1
 	element = 2
 	signed  = 3
-	wide    = 260
-	mixed   = 300
+	wide    = 100
+	mixed   = 127
 )
 
 func testCatalogue(t testing.TB) *catalogue.Catalogue {

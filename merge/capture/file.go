@@ -37,7 +37,7 @@ type Flags uint16
 
 // Bits of Flags.
 const (
-	Closed    Flags = 1 << iota // complete; Last, Records and Earliest are valid
+	Closed    Flags = 1 << iota // complete; Last and Earliest are valid
 	Unordered                   // records are not in order of time
 	Checked                     // CRC is valid
 )
@@ -61,10 +61,10 @@ type Chunk struct {
 	Offset    int64  // of the block's header in the file
 	First     uint64 // when the block was opened
 	Last      uint64 // latest time in it; valid when Closed
-	Thread    uint32
+	Thread    uint32 // index; that of a thread that has ended may be another's later (definition thread)
 	Sequence  uint32 // number within its thread; a gap is a lost block
 	Committed uint32 // bytes of payload
-	Records   uint32 // valid when Closed
+	Records   uint32 // 0 where the writer did not count
 	CRC       uint32 // CRC-32C of the payload; valid when Checked
 	Earliest  uint32 // ticks by which the earliest record precedes First, or UnknownEarliest; valid when Closed
 	Flags     Flags

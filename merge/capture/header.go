@@ -59,7 +59,7 @@ type EndMark uint32
 
 // End marks.
 const (
-	EndNone EndMark = 0 // killed, crashed, or still running
+	EndNone EndMark = 0 // killed, crashed, replaced by exec, or still running
 	EndExit EndMark = 1
 )
 
