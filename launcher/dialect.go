@@ -30,7 +30,7 @@ type dialect struct {
 }
 
 // dialects in the order in which they are asked; plain takes whatever comes.
-var dialects = []dialect{openMPI, plain}
+var dialects = []dialect{openMPI, srun, plain}
 
 // plan is what will be executed.
 type plan struct {

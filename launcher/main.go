@@ -17,6 +17,7 @@ var version = "devel"
 func commands() []*cli.Command {
 	return []*cli.Command{
 		launchCommand(),
+		profileCommand(),
 	}
 }
 
@@ -45,7 +46,7 @@ func run(args []string) int {
 		prepare(c)
 	}
 	ctx := withStatus(context.Background(), &status)
-	if err := app.RunContext(ctx, args); err != nil {
+	if err := app.RunContext(ctx, reorder(app.Commands, args)); err != nil {
 		return report(os.Stderr, err)
 	}
 	return status

@@ -66,8 +66,19 @@ func ReadFile(path string) (*File, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("reading profile: %s is larger than %s", path, FormatSize(maxFile))
 	}
-	name := strings.TrimSuffix(filepath.Base(path), ".toml")
-	return parseFile(name, path, text)
+	return parseFile(FileName(path), path, text)
+}
+
+// FileName is the profile's name that a file's path gives it.
+func FileName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".toml") }
+
+// CheckName says whether a profile may have the name.
+func CheckName(name string) error {
+	if name == Off || !nameForm.MatchString(name) {
+		return &Problem{What: fmt.Sprintf("%q cannot name a profile", name),
+			Advice: "letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit; \"off\" is taken"}
+	}
+	return nil
 }
 
 func readBuiltin(name string) (*File, error) {
@@ -91,7 +102,6 @@ func parseFile(name, path string, text []byte) (*File, error) {
 		}
 		return nil, Problems{{Where: f.Place(), What: strings.TrimPrefix(err.Error(), "toml: ")}}
 	}
-	var problems Problems
 	var parser unstable.Parser
 	parser.Reset(text)
 	w := walker{file: f, parser: &parser}
@@ -111,8 +121,7 @@ func parseFile(name, path string, text []byte) (*File, error) {
 	if err := parser.Error(); err != nil {
 		return nil, Problems{{Where: f.Place(), What: err.Error()}}
 	}
-	problems = append(w.problems, f.checkNames()...)
-	if err := problems.orNil(); err != nil {
+	if err := append(w.problems, f.checkNames()...).orNil(); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -174,10 +183,17 @@ func (w *walker) keyValue(table []string, e *unstable.Node) {
 	w.file.Values[name] = FileValue{Text: text, Line: line}
 }
 
+var kindNames = map[unstable.Kind]string{unstable.String: "a string", unstable.Integer: "an integer", unstable.Float: "a float",
+	unstable.Bool: "a boolean", unstable.Array: "a list"}
+
 // text returns the value in the spelling that Canonical takes, when its TOML type fits the key.
 func (w *walker) text(key *Key, n *unstable.Node) (string, error) {
 	wrong := func(want string) error {
-		return &Problem{What: fmt.Sprintf("a %s where %s is needed", strings.ToLower(n.Kind.String()), want)}
+		got, ok := kindNames[n.Kind]
+		if !ok {
+			got = "a date or time"
+		}
+		return &Problem{What: got + " where " + want + " is needed"}
 	}
 	switch key.Kind {
 	case Bool:
@@ -222,9 +238,8 @@ func (w *walker) unknownTable(name string, line int) {
 // checkNames checks what the file says of itself.
 func (f *File) checkNames() Problems {
 	var problems Problems
-	if f.Name == Off || !nameForm.MatchString(f.Name) {
-		problems = append(problems, &Problem{Where: f.Place(), What: fmt.Sprintf("%q cannot name a profile", f.Name),
-			Advice: "letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit; \"off\" is taken"})
+	if err := CheckName(f.Name); err != nil {
+		problems = append(problems, at(f.Place(), "", err))
 	}
 	if v, ok := f.Values["name"]; ok && v.Text != f.Name {
 		problems = append(problems, &Problem{Where: f.at(v.Line), What: fmt.Sprintf("name: %q is not the file's name", v.Text),

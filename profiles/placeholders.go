@@ -102,9 +102,13 @@ func badPlaceholder(path string, i int) error {
 	if i < len(path) {
 		what = fmt.Sprintf("unknown placeholder %q in %q", "%"+path[i:i+1], path)
 	}
-	valid := make([]string, len(Placeholders))
+	return &Problem{What: what, Valid: strings.Fields(placeholderList())}
+}
+
+func placeholderList() string {
+	list := make([]string, len(Placeholders))
 	for j, p := range Placeholders {
-		valid[j] = "%" + string(p.Letter)
+		list[j] = "%" + string(p.Letter)
 	}
-	return &Problem{What: what, Valid: valid}
+	return strings.Join(list, " ")
 }

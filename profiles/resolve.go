@@ -62,6 +62,9 @@ func (r *Request) Named() (name, by string) {
 // Resolve finds the profile and decides every key. The error is a *Problem, Problems, or one of reading a file.
 func Resolve(r Request) (*Resolved, error) {
 	name, by := r.Named()
+	if name == Off {
+		return nil, &Problem{Where: by, What: `"off" switches tracing off: there is nothing to resolve`}
+	}
 	f, err := r.Search.Find(name)
 	if err != nil {
 		if p, ok := err.(*Problem); ok && p.Where == "" {
