@@ -1,0 +1,7 @@
+# The sigmatrace command: one static binary, so that a preload never runs inside it.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+all: $(B)/bin/sigmatrace
+.PHONY: $(B)/bin/sigmatrace # go knows best what is out of date
+$(B)/bin/sigmatrace:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./launcher

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// forwarded are the signals that people and schedulers send to a job.
+var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT}
+
+// outcome is how the command ended.
+type outcome struct {
+	status int    // 128+n for a signal
+	signal string // as SIGTERM; "" where none ended it
+}
+
+// execute runs the plan with our standard files and waits for it, passing signals on. The command stays in our process group: what a
+// terminal or a batch system does to the group happens to both, as if the command had been started without us.
+func execute(path string, p *plan) (outcome, error) {
+	cmd := &exec.Cmd{Path: path, Args: p.argv, Env: environList(p.environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	signals := make(chan os.Signal, 16)
+	for _, s := range forwarded {
+		if !signal.Ignored(s) { // under nohup SIGHUP stays ignored, for the command too
+			signal.Notify(signals, s)
+		}
+	}
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return outcome{}, startFailure(path, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			pass(cmd.Process, s.(syscall.Signal))
+		case err := <-done:
+			return outcomeOf(cmd, err)
+		}
+	}
+}
+
+// pass hands one signal on. The signals of a terminal's keys reach the whole foreground group: the command has them already, and a
+// second SIGINT makes mpirun give up its orderly end.
+func pass(child *os.Process, s syscall.Signal) {
+	switch s {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGWINCH:
+		if inForeground() {
+			return
+		}
+	case unix.SIGTSTP:
+		if !inForeground() {
+			child.Signal(s) //nolint:errcheck // the child may just have ended
+		}
+		unix.Kill(os.Getpid(), unix.SIGSTOP) //nolint:errcheck // cannot fail: stop as the default action would
+		return
+	}
+	child.Signal(s) //nolint:errcheck // the child may just have ended
+}
+
+// inForeground says whether this process is in the foreground group of a terminal.
+func inForeground() bool {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+func outcomeOf(cmd *exec.Cmd, err error) (outcome, error) {
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return outcome{}, failf("", "waiting for %s: %w", cmd.Path, err)
+	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return outcome{status: 128 + int(ws.Signal()), signal: unix.SignalName(ws.Signal())}, nil
+	}
+	return outcome{status: ws.ExitStatus()}, nil
+}
+
+func startFailure(path string, err error) error {
+	f := &failure{err: fmt.Errorf("starting %s: %w", path, err), status: exitNotExecutable}
+	switch {
+	case errors.Is(err, unix.ENOEXEC):
+		f.hint = "a script needs a first line such as #!/bin/sh"
+	case errors.Is(err, unix.ENOENT): // the file is there: its interpreter is not
+		f.hint = "its interpreter or dynamic linker does not exist; see `file " + path + "`"
+	}
+	return f
+}
+
+func environList(environ map[string]string) []string {
+	list := make([]string, 0, len(environ))
+	for name, value := range environ {
+		list = append(list, name+"="+value)
+	}
+	return list
+}

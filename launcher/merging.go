@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"golang.org/x/sys/unix"
+)
+
+// mergeInfo is a merge's account of a run.
+type mergeInfo interface {
+	// Complete says whether every expected rank is there and nothing was lost.
+	Complete() bool
+	// Summary writes a few lines.
+	Summary(io.Writer)
+}
+
+// mergeOptions are what a profile says of the merge.
+type mergeOptions struct {
+	Memory  int64 // bytes
+	Exports []string
+}
+
+// merger merges the captures of a run directory. It is nil in a build without the merge package.
+var merger func(context.Context, *rundir.Dir, mergeOptions) (mergeInfo, error)
+
+// mergeRun merges, prints the summary and the paths to open, and returns whether the trace is complete. SIGINT and SIGTERM end the
+// merge; the captures stay.
+func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir) bool {
+	again := "merge with: sigmatrace merge " + quote(dir.Path())
+	if merger == nil {
+		warn(os.Stderr, "captures: "+dir.Capture(), "not merged: this build has no merger")
+		return false
+	}
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Exports: s.profile.List("merge.exports")})
+	if err != nil {
+		warn(os.Stderr, again, "merging %s: %v", dir.Path(), err)
+		return false
+	}
+	info.Summary(os.Stderr)
+	note(os.Stderr, "run: %s", dir.Path())
+	if isFile(dir.Trace()) {
+		note(os.Stderr, "trace: %s (open in https://ui.perfetto.dev)", dir.Trace())
+	}
+	if isFile(dir.Matrix()) {
+		note(os.Stderr, "matrix: %s", dir.Matrix())
+	}
+	if info.Complete() && !s.profile.Bool("merge.keep_captures") {
+		if err := os.RemoveAll(dir.Capture()); err != nil {
+			warn(os.Stderr, "", "removing captures: %v", err)
+		}
+	}
+	return info.Complete()
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}

@@ -1,0 +1,21 @@
+package profiles
+
+// Provider is one preloadable library that records one communication library's calls.
+type Provider struct {
+	Name string // as written in a profile and in the library's file name, provider-<name>.so
+	Doc  string // what it records, for `sigmatrace profile` and the README
+}
+
+// Providers is the table of known providers, in the order in which they are preloaded: the layer nearest the application first.
+var Providers = []Provider{
+	{"ucx", "UCP calls of UCX: tag, stream, put, get, atomic, active message, flush"},
+	{"ibverbs", "libibverbs: devices, queue pairs, posted requests and completions"},
+}
+
+func providerNames() []string {
+	names := make([]string, len(Providers))
+	for i, p := range Providers {
+		names[i] = p.Name
+	}
+	return names
+}

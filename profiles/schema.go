@@ -1,0 +1,226 @@
+package profiles
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Kind is the type of a key's value.
+type Kind int
+
+const (
+	String Kind = iota // free text, one line
+	Enum               // one of Key.Valid
+	List               // any of Key.Valid, each once
+	Size               // bytes: a number, or a number with KiB, MiB, GiB or TiB
+	Bool               // true or false
+	Path               // a directory, may hold placeholders; empty means the default said in Doc
+)
+
+// Key describes one key of a profile. Keys is the only place where a key is declared; the README's table, `explain`, `export`
+// and every error message are made from it.
+type Key struct {
+	Name     string // dotted, as in --set
+	Kind     Kind
+	Default  string // in the flat file's spelling
+	Doc      string
+	Valid    []string // for Enum and List
+	Min, Max int64    // for Size, in bytes; Max 0 means no upper bound
+	Power2   bool     // for Size: a power of two
+	Needed   bool     // for List: at least one entry
+	FileOnly bool     // describes the file itself: no environment twin, not in --set
+}
+
+// Keys is the schema: every key that a profile may hold, in the order of the flat file.
+var Keys = []Key{
+	{Name: "name", Kind: String, FileOnly: true,
+		Doc: "The profile's name. May be left out; must equal the file's name without .toml."},
+	{Name: "description", Kind: String, FileOnly: true,
+		Doc: "One line for `sigmatrace profile list`."},
+	{Name: "extends", Kind: String, FileOnly: true,
+		Doc: "Name of the profile, or path of the file (relative to this one), whose values hold where this one says nothing."},
+	{Name: "mode", Kind: Enum, Default: "simple", Valid: []string{"aggregate", "simple", "full"},
+		Doc: "aggregate: counts and bytes only. simple: one event per communication call. full: every request and completion with all fields."},
+	{Name: "providers", Kind: List, Default: "ucx,ibverbs", Valid: providerNames(), Needed: true,
+		Doc: "Libraries whose calls are recorded."},
+	{Name: "record.budget", Kind: Size, Default: "268435456", Min: 1 << 20,
+		Doc: "Most bytes that one process may write. Recording stops there, the job goes on, and the loss is counted."},
+	{Name: "record.scratch", Kind: Path, Default: "",
+		Doc: "Existing directory, best node-local, in which captures are written during the run; those of the launcher's host are moved to the run directory afterwards. Empty: the run directory."},
+	{Name: "record.chunk", Kind: Size, Default: "65536", Min: 16 << 10, Max: 1 << 20, Power2: true,
+		Doc: "Size of a thread's chunk, the unit of writing."},
+	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},
+		Doc: "mapped: shared mapping, loses at most one record when killed. written: write(2) of whole chunks, for network file systems. auto: by file system."},
+	{Name: "merge.at_job_end", Kind: Bool, Default: "true",
+		Doc: "Merge when the launched command has returned."},
+	{Name: "merge.exports", Kind: List, Default: "perfetto,matrix", Valid: []string{"perfetto", "matrix", "json"},
+		Doc: "What the merge writes: perfetto (trace.pftrace), matrix (matrix.json), json (every event, one JSON object a line)."},
+	{Name: "merge.memory", Kind: Size, Default: "1073741824", Min: 64 << 20,
+		Doc: "Most memory that the merge may take, whatever the size of the captures."},
+	{Name: "merge.keep_captures", Kind: Bool, Default: "true",
+		Doc: "Keep the raw captures after a verified merge."},
+	{Name: "output.directory", Kind: Path, Default: ".",
+		Doc: "Directory in which run directories are made; created if missing."},
+}
+
+// KeyNames returns the names of all keys, in schema order.
+func KeyNames() []string {
+	names := make([]string, len(Keys))
+	for i := range Keys {
+		names[i] = Keys[i].Name
+	}
+	return names
+}
+
+func findKey(name string) *Key {
+	for i := range Keys {
+		if Keys[i].Name == name {
+			return &Keys[i]
+		}
+	}
+	return nil
+}
+
+// Variable returns the environment variable that sets the key, or "" where the key describes the file itself.
+func (k *Key) Variable() string {
+	if k.FileOnly {
+		return ""
+	}
+	return "SIGMATRACE_" + strings.ToUpper(strings.ReplaceAll(k.Name, ".", "_"))
+}
+
+// Canonical checks text, as a person would write it in the environment or after --set, and returns the flat file's spelling:
+// sizes in bytes, lists joined by commas, booleans as true or false.
+func (k *Key) Canonical(text string) (string, error) {
+	if err := checkText(text); err != nil {
+		return "", err
+	}
+	switch k.Kind {
+	case String:
+		return text, nil
+	case Path:
+		return text, checkPlaceholders(text)
+	case Bool:
+		switch strings.ToLower(text) {
+		case "true", "1", "yes", "on":
+			return "true", nil
+		case "false", "0", "no", "off":
+			return "false", nil
+		}
+		return "", badValue(text, []string{"true", "false"})
+	case Enum:
+		for _, v := range k.Valid {
+			if text == v {
+				return v, nil
+			}
+		}
+		return "", badValue(text, k.Valid)
+	case List:
+		var items []string
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				items = append(items, item)
+			}
+		}
+		return k.canonicalList(items)
+	case Size:
+		n, err := ParseSize(text)
+		if err != nil {
+			return "", err
+		}
+		return strconv.FormatInt(n, 10), k.checkSize(n)
+	}
+	return "", fmt.Errorf("key %s has no kind", k.Name)
+}
+
+func (k *Key) canonicalList(items []string) (string, error) {
+	if len(items) == 0 && k.Needed {
+		return "", &Problem{What: "an empty list", Valid: k.Valid}
+	}
+	seen := map[string]bool{}
+	for _, item := range items {
+		if !contains(k.Valid, item) {
+			return "", badValue(item, k.Valid)
+		}
+		if seen[item] {
+			return "", &Problem{What: fmt.Sprintf("%q is there twice", item)}
+		}
+		seen[item] = true
+	}
+	return strings.Join(items, ","), nil
+}
+
+func (k *Key) checkSize(n int64) error {
+	switch {
+	case n < k.Min:
+		return &Problem{What: fmt.Sprintf("%s is less than %s", FormatSize(n), FormatSize(k.Min))}
+	case k.Max > 0 && n > k.Max:
+		return &Problem{What: fmt.Sprintf("%s is more than %s", FormatSize(n), FormatSize(k.Max))}
+	case k.Power2 && n&(n-1) != 0:
+		return &Problem{What: fmt.Sprintf("%s is not a power of two", FormatSize(n))}
+	}
+	return nil
+}
+
+// Describe says in words which values the key takes.
+func (k *Key) Describe() string {
+	switch k.Kind {
+	case Enum:
+		return strings.Join(k.Valid, ", ")
+	case List:
+		return "list of " + strings.Join(k.Valid, ", ")
+	case Bool:
+		return "true or false"
+	case Size:
+		s := "bytes, from " + FormatSize(k.Min)
+		if k.Max > 0 {
+			s += " to " + FormatSize(k.Max)
+		}
+		if k.Power2 {
+			s += ", a power of two"
+		}
+		return s
+	case Path:
+		return "directory; " + placeholderList() + " are replaced"
+	}
+	return "text"
+}
+
+// Readable turns a canonical value into the spelling a person would write: 256MiB for 268435456.
+func (k *Key) Readable(canonical string) string {
+	if k.Kind == Size {
+		if n, err := strconv.ParseInt(canonical, 10, 64); err == nil {
+			return FormatSize(n)
+		}
+	}
+	return canonical
+}
+
+// maxValue bounds one value: a path of PATH_MAX and a little; the reader in C has a buffer for it.
+const maxValue = 4096
+
+func checkText(text string) error {
+	if len(text) > maxValue {
+		return &Problem{What: fmt.Sprintf("value of %d bytes; at most %d fit", len(text), maxValue)}
+	}
+	if !utf8.ValidString(text) {
+		return &Problem{What: "the value is not UTF-8"}
+	}
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; c < ' ' || c == 0x7f {
+			return &Problem{What: fmt.Sprintf("control character 0x%02x in the value", c)}
+		}
+	}
+	return nil
+}
+
+func contains(list []string, s string) bool {
+	for _, v := range list {
+		if v == s {
+			return true
+		}
+	}
+	return false
+}
