@@ -1,0 +1,259 @@
+package timeline
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+)
+
+// When a run has more slices than a trace may hold, what stays is: every failed and every unfinished operation; the longest
+// operations, in three quarters of the room left by those; and in the last quarter an even sample of the shorter ones, so that every
+// part of the time range still shows its usual traffic. The sample goes by message, so that both ends of a sampled flow stay.
+// Lengths and sample are cut at bucket borders known from a first pass over the run, so the choice does not depend on the order in
+// which partitions are read, and is never over the limit.
+
+// Buckets are of one eighth of a power of two.
+const (
+	durationBuckets = 62 * 8
+	hashBuckets     = 30 * 8
+	longestShare    = 0.75
+)
+
+// bucket is v on a logarithmic scale of 8 steps per power of two.
+func bucket(v uint64) int {
+	if v < 8 {
+		return int(v)
+	}
+	e := bits.Len64(v) - 4 // v>>e is 8..15
+	return e*8 + int(v>>e)
+}
+
+// lowest is the lowest value of a bucket.
+func lowest(b int) uint64 {
+	if b < 16 {
+		return uint64(b)
+	}
+	e := b/8 - 1
+	return uint64(b-e*8) << e
+}
+
+// census counts the rows of operations by what the choice depends on.
+type census struct {
+	rows   int64
+	must   [hashBuckets]int64                  // failed and unfinished ones
+	others [durationBuckets][hashBuckets]int64 // by duration and hash
+	used   used
+}
+
+type selection struct {
+	active      bool
+	mustCut     int // hash buckets below this one stay, of failed and unfinished operations
+	minDuration int // duration buckets from this one on stay
+	sampleCut   int // hash buckets below this one stay, whatever the duration
+	binWidth    int64
+	sampled     float64 // share of the shorter operations that stay
+	mustAll     bool
+}
+
+func mix(x uint64) uint64 {
+	x ^= x >> 32
+	x *= 0xd6e8feb86659fd93
+	x ^= x >> 32
+	x *= 0xd6e8feb86659fd93
+	return x ^ x>>32
+}
+
+// place gives the buckets of an operation.
+func place(op *ops.Op) (must bool, duration, hash int) {
+	key := op.Flow
+	if key == 0 {
+		key = mix(uint64(op.Endpoint)<<8|uint64(op.Role)) ^ op.Ordinal
+		if op.Flags&ops.PollRecord != 0 {
+			key ^= uint64(op.Post)
+		}
+	}
+	must = op.Flags&(ops.Failed|ops.Unfinished) != 0
+	return must, min(bucket(uint64(max(op.Done-op.Post, 0))), durationBuckets-1), bucket(mix(key) >> 32)
+}
+
+func (s *selection) keep(op *ops.Op) bool {
+	if !s.active {
+		return true
+	}
+	must, duration, hash := place(op)
+	if must {
+		return hash < s.mustCut
+	}
+	return duration >= s.minDuration || hash < s.sampleCut
+}
+
+// Rows is the number of slices and instants that show an operation.
+func Rows(op *ops.Op) int64 {
+	begin, end := FlowEnds(op)
+	n := int64(1)
+	if begin {
+		n++
+	}
+	if end {
+		n++
+	}
+	return n
+}
+
+// FlowEnds says which ends of a flow an operation holds: its begin at the post, its end at the completion.
+func FlowEnds(op *ops.Op) (begin, end bool) {
+	if op.Flow == 0 {
+		return false, false
+	}
+	return op.Role == ops.Initiator || op.Role == ops.OneSided, op.Role == ops.Target || op.Role == ops.OneSided
+}
+
+// overviewRows is what the plan's own overview may take.
+const overviewRows = 2
+
+// Select decides what is left out. It reads the run once where the number of its operations says that it may be too much, and must
+// be called before Walk.
+func (p *Plan) Select(ctx context.Context, src ops.Source) error {
+	limit := p.Options.MaxSlices
+	if limit < 0 || p.Run.Operations*3+overviewRows <= limit {
+		return nil
+	}
+	total := &census{used: newUsed(len(p.Tracks))}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(p.Options.Workers)
+	for i := range p.Run.Partitions {
+		g.Go(func() error {
+			c := &census{used: newUsed(len(p.Tracks))}
+			err := src.Partition(ctx, i, func(block []ops.Op) error {
+				for k := range block {
+					if err := p.count(c, &block[k]); err != nil {
+						return err
+					}
+				}
+				return ctx.Err()
+			})
+			if err != nil {
+				return fmt.Errorf("counting the operations of partition %d: %w", i, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			total.add(c)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if total.rows+overviewRows > limit {
+		p.sel = total.choose(max(limit-overviewRows, 0))
+		from, to := p.Range()
+		bins := max(min(limit/(4*int64(max(total.used.count(), 1))), 1<<20), 16)
+		p.sel.binWidth = max((to-from)/bins, 1)
+	}
+	return nil
+}
+
+func (p *Plan) count(c *census, op *ops.Op) error {
+	if err := p.check(op); err != nil {
+		return err
+	}
+	if !p.shown(op) {
+		return nil
+	}
+	for _, t := range p.counters[op.Endpoint] {
+		if t >= 0 {
+			c.used.set(t)
+		}
+	}
+	rows := Rows(op)
+	c.rows += rows
+	must, duration, hash := place(op)
+	if must {
+		c.must[hash] += rows
+	} else {
+		c.others[duration][hash] += rows
+	}
+	return nil
+}
+
+func (c *census) add(d *census) {
+	c.rows += d.rows
+	c.used.or(d.used)
+	for h := range c.must {
+		c.must[h] += d.must[h]
+	}
+	for i := range c.others {
+		for h := range c.others[i] {
+			c.others[i][h] += d.others[i][h]
+		}
+	}
+}
+
+// fill takes buckets in order while they fit, and returns how many it took and what is left of the room.
+func fill(room int64, n int, rows func(i int) int64) (int, int64) {
+	for i := range n {
+		if rows(i) > room {
+			return i, room
+		}
+		room -= rows(i)
+	}
+	return n, room
+}
+
+func (c *census) choose(room int64) selection {
+	s := selection{active: true}
+	s.mustCut, room = fill(room, hashBuckets, func(h int) int64 { return c.must[h] })
+	s.mustAll = s.mustCut == hashBuckets
+	if !s.mustAll {
+		s.minDuration = durationBuckets
+		return s
+	}
+	byDuration := func(d int) (n int64) {
+		for _, v := range c.others[d] {
+			n += v
+		}
+		return n
+	}
+	longest := int64(float64(room) * longestShare)
+	taken, left := fill(longest, durationBuckets, func(i int) int64 { return byDuration(durationBuckets - 1 - i) })
+	s.minDuration = durationBuckets - taken
+	room -= longest - left
+	byHash := func(h int) (n int64) {
+		for d := range s.minDuration {
+			n += c.others[d][h]
+		}
+		return n
+	}
+	s.sampleCut, left = fill(room, hashBuckets, byHash)
+	var shorter int64
+	for h := range hashBuckets {
+		shorter += byHash(h)
+	}
+	if shorter > 0 {
+		s.sampled = float64(room-left) / float64(shorter)
+	}
+	return s
+}
+
+// Rule says in words what was left out, or "" where nothing was.
+func (p *Plan) Rule() string {
+	s := &p.sel
+	switch {
+	case !s.active:
+		return ""
+	case !s.mustAll:
+		return "kept: an even sample of the failed and unfinished operations, nothing else"
+	case s.minDuration == durationBuckets:
+		return fmt.Sprintf("kept: every failed or unfinished operation, and an even sample of %.2g %% of the others; counters thinned to first, lowest, highest and last value per %d ns",
+			100*s.sampled, s.binWidth)
+	default:
+		return fmt.Sprintf("kept: every failed or unfinished operation, those of %d ns or longer, and an even sample of %.2g %% of the shorter ones; counters thinned to first, lowest, highest and last value per %d ns",
+			lowest(s.minDuration), 100*s.sampled, s.binWidth)
+	}
+}

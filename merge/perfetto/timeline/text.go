@@ -1,0 +1,344 @@
+package timeline
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+)
+
+// Sym is an index into Plan.Symbols.
+type Sym int32
+
+// ArgKind says how an argument's value is to be shown.
+type ArgKind uint8
+
+// Kinds of arguments.
+const (
+	Uint ArgKind = iota // Arg.Value
+	Int                 // int64(Arg.Value)
+	Hex                 // Arg.Value: an address, key or id
+	Text                // Arg.Text
+	True                // a fact that holds
+)
+
+// Arg is an argument of a slice.
+type Arg struct {
+	Name  int // index into Plan.ArgNames
+	Kind  ArgKind
+	Text  Sym
+	Value uint64
+}
+
+// Arguments that do not come from a record's layout.
+const (
+	argBytes = iota
+	argPeer
+	argOrdinal
+	argThread
+	argRequests
+	argPolls
+	argRoom
+	argStatus
+	argStatusName
+	argUnfinished
+	argImplied
+	argAmbiguous
+	argImmediate
+	argReversed
+	ownArgs
+)
+
+var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "requests", "polls", "posted_bytes", "status", "status_name",
+	"unfinished", "implied", "ambiguous", "immediate", "ends_before_post_ns"}
+
+// renamed are the fields of records that are called otherwise in traces, because their name says something else there, or that are
+// shown by an argument of the operation itself ("").
+var renamed = map[string]map[string]string{
+	"ucp_request":       {"status": "result", "duration": "call_ticks"},
+	"call":              {"operation": "", "requests": "", "peer": "remote_qpn", "duration": ""},
+	"verbs_empty_polls": {"count": "", "duration": ""},
+}
+
+// keepZero are the fields whose zero says something; other numbers are left out when zero.
+var keepZero = map[string]bool{"wr_id": true, "tag": true}
+
+type fieldText struct {
+	arg      int // index into Plan.ArgNames
+	field    int // index into Op.Fields
+	kind     ArgKind
+	keepZero bool
+	values   map[uint64]Sym // names of an enumeration's values or of a set of flags
+}
+
+type eventText struct {
+	event    *catalogue.Event
+	name     Sym
+	layer    Sym
+	fields   []fieldText
+	byOpcode map[uint64]Sym // names by the opcode field, where the event counts as no operation
+	opcode   int
+	bytes    int // index of the field that holds the posted bytes, or -1
+	statuses []string
+	sign     int32
+}
+
+// texts holds what turns operations into names and arguments.
+type texts struct {
+	events   []*eventText // by event id
+	peers    []Sym        // by endpoint
+	threads  []map[uint32]Sym
+	statuses map[string][]Sym // by layer
+	unknown  Sym
+	Error    Sym
+	Polls    Sym
+	Posted   Sym
+	Complete Sym
+	Received Sym
+}
+
+// Well-known symbols of every plan.
+const (
+	SymError    Sym = iota // category of operations that failed
+	SymPosted              // instant that a flow leaves from
+	SymComplete            // instant that the flow of a one-sided operation arrives at
+	SymReceived            // instant that the flow of a message arrives at
+	symPolls
+	symUnknownThread
+)
+
+func (p *Plan) makeTexts() {
+	index := map[string]Sym{}
+	sym := func(s string) Sym {
+		i, ok := index[s]
+		if !ok {
+			i = Sym(len(p.Symbols))
+			index[s] = i
+			p.Symbols = append(p.Symbols, s)
+		}
+		return i
+	}
+	for _, s := range []string{"error", "posted", "completed", "received", "empty polls", "unknown thread"} {
+		sym(s)
+	}
+	p.ArgNames = append(p.ArgNames, ownArgNames[:]...)
+	argIndex := map[string]int{}
+	for i, n := range p.ArgNames {
+		argIndex[n] = i
+	}
+	arg := func(name string) int {
+		i, ok := argIndex[name]
+		if !ok {
+			i = len(p.ArgNames)
+			argIndex[name] = i
+			p.ArgNames = append(p.ArgNames, name)
+		}
+		return i
+	}
+	for _, e := range catalogue.Default.Events {
+		for int(e.ID) >= len(p.text.events) {
+			p.text.events = append(p.text.events, nil)
+		}
+		p.text.events[e.ID] = p.eventText(e, sym, arg)
+	}
+	p.text.statuses = map[string][]Sym{}
+	for layer, names := range statusNames {
+		for _, n := range names {
+			p.text.statuses[layer] = append(p.text.statuses[layer], sym(n))
+		}
+	}
+	p.text.peers = make([]Sym, len(p.Run.Endpoints))
+	for e := range p.Run.Endpoints {
+		ep := &p.Run.Endpoints[e]
+		if int(ep.Process) < len(p.Run.Processes) {
+			p.text.peers[e] = sym(p.title(int(ep.Process)) + ": " + ep.Name)
+		}
+	}
+	p.text.threads = make([]map[uint32]Sym, len(p.Run.Processes))
+	for i := range p.Run.Processes {
+		p.text.threads[i] = map[uint32]Sym{}
+		for t, name := range p.Run.Processes[i].Threads {
+			p.text.threads[i][t] = sym(name)
+		}
+	}
+}
+
+func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(string) int) *eventText {
+	t := &eventText{event: e, layer: sym(e.Layer), bytes: e.Layout.FieldIndex("bytes"), opcode: -1}
+	switch {
+	case e.Kind == catalogue.Poll:
+		t.name = symPolls
+	case e.Operation != "":
+		t.name = sym(e.Operation)
+	default:
+		t.name = sym(strings.TrimPrefix(e.Name, e.Layer+"_"))
+		if i := e.Layout.FieldIndex("opcode"); i >= 0 && e.Layout.Fields[i].Type == catalogue.Enum {
+			t.opcode = i
+			t.byOpcode = map[uint64]Sym{}
+			for n, v := range catalogue.Default.Enums[e.Layout.Fields[i].Of] {
+				t.byOpcode[v] = sym(n)
+			}
+		}
+	}
+	for i, f := range e.Layout.Fields {
+		name := f.Name
+		if r, ok := renamed[e.Layout.Name][f.Name]; ok {
+			name = r
+		}
+		ft := fieldText{field: i, keepZero: keepZero[f.Name]}
+		switch f.Type {
+		case catalogue.Uint:
+			ft.kind = Uint
+		case catalogue.Int:
+			ft.kind = Int
+		case catalogue.Address, catalogue.Key:
+			ft.kind = Hex
+		case catalogue.Ticks:
+			ft.kind = Uint
+		case catalogue.Enum:
+			ft.kind, ft.keepZero, ft.values = Text, true, map[uint64]Sym{}
+			for n, v := range catalogue.Default.Enums[f.Of] {
+				ft.values[v] = sym(n)
+			}
+		case catalogue.Flags:
+			ft.kind, ft.values = Text, flagNames(catalogue.Default.Enums[f.Of], sym)
+		default: // objects are the endpoint itself; bytes are the operation's own; the rest cannot be in Op.Fields
+			continue
+		}
+		if name != "" {
+			ft.arg = arg(name)
+			t.fields = append(t.fields, ft)
+		}
+	}
+	return t
+}
+
+// flagNames makes the name of every set of the flags of an enumeration: "signaled|inline".
+func flagNames(flags map[string]uint64, sym func(string) Sym) map[uint64]Sym {
+	names := map[uint64]string{}
+	for n, v := range flags {
+		names[v] = n
+	}
+	sets := map[uint64]string{0: ""}
+	for bit := uint64(1); bit != 0; bit <<= 1 {
+		if names[bit] == "" {
+			continue
+		}
+		with := map[uint64]string{}
+		for set, name := range sets {
+			with[set|bit] = strings.TrimPrefix(name+"|"+names[bit], "|")
+		}
+		for set, name := range with {
+			sets[set] = name
+		}
+	}
+	out := map[uint64]Sym{}
+	for set, name := range sets {
+		out[set] = sym(name)
+	}
+	return out
+}
+
+// Name is the name of an operation's slice.
+func (p *Plan) Name(op *ops.Op) Sym {
+	t := p.text.events[op.Event]
+	switch {
+	case op.Flags&ops.CallRecord != 0:
+		if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
+			return p.text.events[id].name
+		}
+	case t.byOpcode != nil:
+		if s, ok := t.byOpcode[op.Fields[t.opcode]]; ok {
+			return s
+		}
+	}
+	return t.name
+}
+
+// Layer is the category of an operation's slice.
+func (p *Plan) Layer(op *ops.Op) Sym { return p.text.events[op.Event].layer }
+
+// Args appends the arguments of an operation's slice to args.
+func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
+	t := p.text.events[op.Event]
+	num := func(name int, v uint64) { args = append(args, Arg{Name: name, Kind: Uint, Value: v}) }
+	text := func(name int, s Sym) { args = append(args, Arg{Name: name, Kind: Text, Text: s}) }
+	if op.Flags&ops.PollRecord != 0 {
+		num(argPolls, uint64(op.Requests))
+	} else {
+		num(argBytes, op.Bytes)
+		if t.bytes >= 0 && op.Fields[t.bytes] != op.Bytes {
+			num(argRoom, op.Fields[t.bytes])
+		}
+		if op.Flags&ops.CallRecord != 0 {
+			num(argRequests, uint64(op.Requests))
+		}
+		num(argOrdinal, op.Ordinal)
+	}
+	if op.Peer > 0 && int(op.Peer) <= len(p.text.peers) {
+		text(argPeer, p.text.peers[op.Peer-1])
+	}
+	thread, ok := p.text.threads[op.Process][op.Thread]
+	if !ok {
+		thread = symUnknownThread
+	}
+	text(argThread, thread)
+	for i := range t.fields {
+		f := &t.fields[i]
+		v := op.Fields[f.field]
+		switch {
+		case v == 0 && !f.keepZero:
+		case f.kind == Text:
+			if s, ok := f.values[v]; ok {
+				text(f.arg, s)
+			} else {
+				num(f.arg, v)
+			}
+		default:
+			args = append(args, Arg{Name: f.arg, Kind: f.kind, Value: v})
+		}
+	}
+	if op.Flags&ops.Failed != 0 {
+		args = append(args, Arg{Name: argStatus, Kind: Int, Value: uint64(int64(op.Status))})
+		if names := p.text.statuses[t.event.Layer]; int(abs(op.Status)) < len(names) {
+			text(argStatusName, names[abs(op.Status)])
+		}
+	}
+	for _, f := range flagArgs {
+		if op.Flags&f.flag != 0 {
+			args = append(args, Arg{Name: f.arg, Kind: True})
+		}
+	}
+	if op.Done < op.Post {
+		num(argReversed, uint64(op.Post-op.Done))
+	}
+	return args
+}
+
+var flagArgs = []struct {
+	flag ops.Flag
+	arg  int
+}{{ops.Unfinished, argUnfinished}, {ops.Implied, argImplied}, {ops.Ambiguous, argAmbiguous}, {ops.Immediate, argImmediate}}
+
+func abs(v int32) uint32 {
+	if v < 0 {
+		return uint32(-int64(v))
+	}
+	return uint32(v)
+}
+
+// check refuses what would index past the plan's tables.
+func (p *Plan) check(op *ops.Op) error {
+	switch {
+	case int(op.Event) >= len(p.text.events) || p.text.events[op.Event] == nil:
+		return fmt.Errorf("operation with event id %d, which the catalogue does not have", op.Event)
+	case int(op.Process) >= len(p.Run.Processes) || int(op.Endpoint) >= len(p.Run.Endpoints):
+		return fmt.Errorf("operation of process %d and endpoint %d of a run with %d and %d", op.Process, op.Endpoint, len(p.Run.Processes), len(p.Run.Endpoints))
+	case p.lanesOf[op.Endpoint] > 0 && int(op.Lane) >= p.lanesOf[op.Endpoint]:
+		return fmt.Errorf("operation on lane %d of endpoint %q, which has %d", op.Lane, p.Run.Endpoints[op.Endpoint].Name, p.lanesOf[op.Endpoint])
+	case p.lanesOf[op.Endpoint] == 0 && p.layers[p.text.events[op.Event].event.Layer]:
+		return fmt.Errorf("operation on endpoint %q, which has no lanes", p.Run.Endpoints[op.Endpoint].Name)
+	}
+	return nil
+}

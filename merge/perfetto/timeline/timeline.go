@@ -1,0 +1,243 @@
+// Package timeline says what a trace of a merged run shows: processes, tracks, slices with their arguments, flows and counters, and
+// what is left out where there is too much. The trace formats (packages perfetto and chromejson) only encode it.
+package timeline
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+)
+
+// DefaultMaxSlices is what a browser with a 32-bit trace processor holds together with arguments and flows.
+const DefaultMaxSlices = 4_000_000
+
+// Options of an export.
+type Options struct {
+	Workers   int      // partitions encoded at the same time; 0 means one. The output does not depend on it.
+	MaxSlices int64    // most slices and instants; 0 means DefaultMaxSlices, negative no limit
+	Layers    []string // layers shown; nil means all
+	From, To  int64    // only operations that overlap [From, To), ns since the Unix epoch; a To of 0 is the end of the run
+}
+
+// CounterKind tells the counters of an endpoint apart.
+type CounterKind int
+
+// Counters of an endpoint: requests outstanding, and the bytes posted so far by each role.
+const (
+	Outstanding CounterKind = iota
+	SendBytes
+	ReceiveBytes
+	OneSidedBytes
+	CallBytes
+	Counters // how many kinds there are
+)
+
+var counterNames = [Counters]string{"outstanding requests", "send bytes posted", "receive bytes posted", "one-sided bytes posted", "call bytes posted"}
+
+// totalOf is the counter that Op.Total belongs to.
+var totalOf = map[ops.Role]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveBytes, ops.OneSided: OneSidedBytes, ops.Local: CallBytes}
+
+// Track is a row of the trace that slices or counter values are written to. Lanes of one endpoint are tracks of the same name.
+type Track struct {
+	Name     string
+	Endpoint int
+	Lane     int
+	Counter  CounterKind // of counter tracks
+	IsLane   bool
+}
+
+// Group is a layer of a process with the tracks of its endpoints, in order.
+type Group struct {
+	Layer  string
+	Tracks []int // indices into Plan.Tracks
+}
+
+// Process is a process as it is shown.
+type Process struct {
+	Index       int    // into Run.Processes
+	Pid         int32  // the real one, or a number beyond Linux's highest where an earlier process has it
+	Name        string // "rank 3 on node1 (pid 1234, xhpl)"
+	Label       string // the clock's error
+	Description string
+	Groups      []Group
+}
+
+// maxLinuxPid is PID_MAX_LIMIT of the kernel: no process has a higher id, so those above are free for processes whose id is taken
+// by one of another host. The trace processor would take two processes of one id for the same.
+const maxLinuxPid = 1 << 22
+
+// OverviewPid is an id for what belongs to no process, in formats where everything needs one.
+const OverviewPid = maxLinuxPid + 1
+
+// Plan is the part of a trace that is known before the first operation is read. It is safe for concurrent use.
+type Plan struct {
+	Run       *ops.Run
+	Options   Options
+	Processes []Process // in order of rank, those without one last
+	Tracks    []Track
+	Symbols   []string // every text that slices use
+	ArgNames  []string
+
+	lanes    []int           // by endpoint: index of its first lane's track, -1 where it is not shown
+	lanesOf  []int           // by endpoint: number of lanes
+	counters [][Counters]int // by endpoint: index of the counter's track, -1 where it has none
+	text     texts
+	sel      selection
+	layers   map[string]bool
+}
+
+// NewPlan lays out the tracks of run. It fails when a layer of the options does not exist.
+func NewPlan(run *ops.Run, o Options) (*Plan, error) {
+	if o.MaxSlices == 0 {
+		o.MaxSlices = DefaultMaxSlices
+	}
+	o.Workers = max(o.Workers, 1)
+	if o.To == 0 {
+		o.To = 1<<63 - 1
+	}
+	if o.To <= o.From {
+		return nil, fmt.Errorf("nothing to export: the time range ends at %d, not after its begin %d", o.To, o.From)
+	}
+	p := &Plan{Run: run, Options: o, layers: map[string]bool{}}
+	var known []string
+	for _, l := range catalogue.Default.Layers {
+		known = append(known, l.Name)
+		p.layers[l.Name] = o.Layers == nil || slices.Contains(o.Layers, l.Name)
+	}
+	for _, l := range o.Layers {
+		if !slices.Contains(known, l) {
+			return nil, fmt.Errorf("no layer %q; there are %s", l, strings.Join(known, ", "))
+		}
+	}
+	p.layOut()
+	p.makeTexts()
+	return p, nil
+}
+
+func (p *Plan) layOut() {
+	p.Processes = make([]Process, len(p.Run.Processes))
+	for i := range p.Processes {
+		p.Processes[i].Index = i
+	}
+	slices.SortStableFunc(p.Processes, func(a, b Process) int {
+		x, y := &p.Run.Processes[a.Index], &p.Run.Processes[b.Index]
+		if (x.Rank < 0) != (y.Rank < 0) {
+			return cmp.Compare(y.Rank, x.Rank)
+		}
+		return cmp.Or(cmp.Compare(x.Rank, y.Rank), cmp.Compare(x.Host, y.Host), cmp.Compare(x.Pid, y.Pid), cmp.Compare(x.Image, y.Image))
+	})
+	endpoints := make([][]int, len(p.Run.Processes))
+	for e := range p.Run.Endpoints {
+		if q := p.Run.Endpoints[e].Process; int(q) < len(endpoints) {
+			endpoints[q] = append(endpoints[q], e)
+		}
+	}
+	p.lanes = slices.Repeat([]int{-1}, len(p.Run.Endpoints))
+	p.lanesOf = make([]int, len(p.Run.Endpoints))
+	p.counters = make([][Counters]int, len(p.Run.Endpoints))
+	taken, free := map[int32]bool{}, int32(OverviewPid+1)
+	for i := range p.Processes {
+		q := &p.Processes[i]
+		p.nameProcess(q)
+		q.Pid = int32(p.Run.Processes[q.Index].Pid)
+		if taken[q.Pid] || q.Pid <= 0 || q.Pid > maxLinuxPid {
+			q.Pid = free
+			free++
+		}
+		taken[q.Pid] = true
+		for _, l := range catalogue.Default.Layers {
+			if g := p.group(l.Name, endpoints[q.Index]); len(g.Tracks) > 0 {
+				q.Groups = append(q.Groups, g)
+			}
+		}
+	}
+}
+
+// group makes the tracks of the endpoints that belong to a layer.
+func (p *Plan) group(layer string, endpoints []int) Group {
+	g := Group{Layer: layer}
+	add := func(t Track) int {
+		p.Tracks = append(p.Tracks, t)
+		g.Tracks = append(g.Tracks, len(p.Tracks)-1)
+		return len(p.Tracks) - 1
+	}
+	for _, e := range endpoints {
+		ep := &p.Run.Endpoints[e]
+		for k := range p.counters[e] {
+			if ep.Layer == layer {
+				p.counters[e][k] = -1
+			}
+		}
+		if ep.Layer != layer || ep.Lanes == 0 || !p.layers[layer] {
+			continue
+		}
+		p.lanesOf[e] = ep.Lanes
+		for l := range ep.Lanes {
+			if t := add(Track{Name: ep.Name, Endpoint: e, Lane: l, IsLane: true}); l == 0 {
+				p.lanes[e] = t
+			}
+		}
+		for k := range Counters {
+			// A completion queue holds polls, a shared receive queue receives only.
+			if ep.Kind == "cq" || ep.Kind == "srq" && k != Outstanding && k != ReceiveBytes {
+				continue
+			}
+			p.counters[e][k] = add(Track{Name: ep.Name + ": " + counterNames[k], Endpoint: e, Counter: k})
+		}
+	}
+	return g
+}
+
+// Title is how a process is named to people: "rank 3 on node1", or "pid 77 on node1" where it has no rank.
+func (p *Plan) title(process int) string {
+	q := &p.Run.Processes[process]
+	if q.Rank < 0 {
+		return fmt.Sprintf("pid %d on %s", q.Pid, q.Host)
+	}
+	return fmt.Sprintf("rank %d on %s", q.Rank, q.Host)
+}
+
+func (p *Plan) nameProcess(q *Process) {
+	r := &p.Run.Processes[q.Index]
+	exe := r.Executable[strings.LastIndexByte(r.Executable, '/')+1:]
+	var inside []string
+	if r.Rank >= 0 {
+		inside = append(inside, fmt.Sprintf("pid %d", r.Pid))
+	}
+	if exe != "" {
+		inside = append(inside, exe)
+	}
+	if r.Image > 0 {
+		inside = append(inside, fmt.Sprintf("image %d", r.Image))
+	}
+	q.Name = p.title(q.Index)
+	if len(inside) > 0 {
+		q.Name += " (" + strings.Join(inside, ", ") + ")"
+	}
+	q.Label = ClockLabel(p.Run, r.Host)
+	q.Description = fmt.Sprintf("host %s, pid %d, executable %s, capture %s; %s", r.Host, r.Pid, r.Executable, r.File, q.Label)
+}
+
+// ClockLabel says how far the clock of a host may be off.
+func ClockLabel(run *ops.Run, host string) string {
+	for _, c := range run.Clocks {
+		switch {
+		case c.Host != host:
+		case c.ErrorNS != nil:
+			return fmt.Sprintf("clock error %.0f ns", *c.ErrorNS)
+		case c.Reason != "":
+			return "clock error unknown: " + c.Reason
+		}
+	}
+	return "clock error unknown"
+}
+
+// Range is the time that the trace covers: the run's, cut by the options.
+func (p *Plan) Range() (from, to int64) {
+	from = min(max(p.Run.First, p.Options.From), p.Run.Last)
+	return from, max(from, min(p.Run.Last, p.Options.To))
+}

@@ -1,0 +1,273 @@
+package timeline
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+)
+
+// Sample is a counter's value from a time on.
+type Sample struct {
+	Track int
+	Time  int64
+	Value uint64
+}
+
+// Writer encodes a partition. Slice writes the slice of an operation with its instants and flows, together with the samples taken at
+// its post and at its completion; what it is given is valid only during the call. Sample writes a sample of its own.
+type Writer interface {
+	Slice(op *ops.Op, track int, post, done []Sample) error
+	Sample(s Sample) error
+}
+
+// Stats says what a trace holds. Slices and Instants count together as slices in a trace processor. Slices include those of the
+// overview.
+type Stats struct {
+	Packets              int64 // of formats that have packets
+	Slices, Instants     int64
+	FlowBegins, FlowEnds int64
+	Counters             int64 // samples
+	CountersLeftOut      int64 // samples between those kept
+	Tracks               int   // lanes and counters that hold anything
+	Failed, Unfinished   int64
+	Reversed             int64            // operations whose completion was stamped before their post; shown with no length
+	Written              map[string]int64 // operations shown, by layer
+	LeftOut              map[string]int64 // operations left out for the limit, by layer
+	Filtered             int64            // operations of other layers and times than the options name
+	Rule                 string           // what was left out, in words; "" where nothing was
+	Bytes                int64            // size of the output
+
+	used used
+}
+
+// NewStats makes empty statistics for the tracks of p.
+func (p *Plan) NewStats() *Stats {
+	return &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: newUsed(len(p.Tracks))}
+}
+
+// Add adds what a partition holds.
+func (s *Stats) Add(t *Stats) {
+	s.Packets += t.Packets
+	s.Slices += t.Slices
+	s.Instants += t.Instants
+	s.FlowBegins += t.FlowBegins
+	s.FlowEnds += t.FlowEnds
+	s.Counters += t.Counters
+	s.CountersLeftOut += t.CountersLeftOut
+	s.Failed += t.Failed
+	s.Unfinished += t.Unfinished
+	s.Reversed += t.Reversed
+	s.Filtered += t.Filtered
+	for l, n := range t.Written {
+		s.Written[l] += n
+	}
+	for l, n := range t.LeftOut {
+		s.LeftOut[l] += n
+	}
+	s.used.or(t.used)
+	s.Tracks = s.used.count()
+}
+
+// Empty says whether nothing was written.
+func (s *Stats) Empty() bool { return s.Slices == 0 && s.Counters == 0 }
+
+// used is a set of tracks.
+type used []uint64
+
+func newUsed(n int) used { return make(used, (n+63)/64) }
+func (u used) set(i int) { u[i/64] |= 1 << (i % 64) }
+func (u used) or(v used) {
+	for i := range u {
+		u[i] |= v[i]
+	}
+}
+func (u used) count() (n int) {
+	for _, w := range u {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// shown says whether an operation is of the layers and times that the options name.
+func (p *Plan) shown(op *ops.Op) bool {
+	return p.layers[p.text.events[op.Event].event.Layer] && op.Post < p.Options.To && max(op.Done, op.Post) >= p.Options.From
+}
+
+// Walk reads partition i and gives w what the trace shows of it.
+func (p *Plan) Walk(ctx context.Context, src ops.Source, i int, w Writer) (*Stats, error) {
+	s := p.NewStats()
+	v := &walker{p: p, w: w, s: s, thin: map[bin]*extremes{}}
+	err := src.Partition(ctx, i, func(block []ops.Op) error {
+		for k := range block {
+			if err := v.op(&block[k]); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+	if err == nil {
+		err = v.flush()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("writing partition %d: %w", i, err)
+	}
+	return s, nil
+}
+
+type walker struct {
+	p          *Plan
+	w          Writer
+	s          *Stats
+	post, done []Sample
+	thin       map[bin]*extremes
+	counters   int64 // samples seen by thinning: breaks ties of time
+}
+
+func (v *walker) op(op *ops.Op) error {
+	p, s := v.p, v.s
+	if err := p.check(op); err != nil {
+		return err
+	}
+	if !p.shown(op) {
+		s.Filtered++
+		return nil
+	}
+	v.samples(op)
+	layer := p.text.events[op.Event].event.Layer
+	keep := p.sel.keep(op)
+	if p.sel.active {
+		for _, x := range v.post {
+			v.thinned(x)
+		}
+		for _, x := range v.done {
+			v.thinned(x)
+		}
+		v.post, v.done = v.post[:0], v.done[:0]
+	} else {
+		for _, x := range v.post {
+			s.used.set(x.Track)
+		}
+		for _, x := range v.done {
+			s.used.set(x.Track)
+		}
+		s.Counters += int64(len(v.post) + len(v.done))
+	}
+	if !keep {
+		s.LeftOut[layer]++
+		return nil
+	}
+	s.Written[layer]++
+	s.Slices++
+	if op.Flags&ops.Failed != 0 {
+		s.Failed++
+	}
+	if op.Flags&ops.Unfinished != 0 {
+		s.Unfinished++
+	}
+	if op.Done < op.Post {
+		s.Reversed++
+	}
+	begin, end := FlowEnds(op)
+	if begin {
+		s.Instants++
+		s.FlowBegins++
+	}
+	if end {
+		s.Instants++
+		s.FlowEnds++
+	}
+	track := p.lanes[op.Endpoint] + int(op.Lane)
+	s.used.set(track)
+	return v.w.Slice(op, track, v.post, v.done)
+}
+
+// samples puts what an operation says about the counters of its endpoint into v.post and v.done. Polls count nothing, and calls have
+// no completion.
+func (v *walker) samples(op *ops.Op) {
+	v.post, v.done = v.post[:0], v.done[:0]
+	if op.Flags&ops.PollRecord != 0 {
+		return
+	}
+	c, o := &v.p.counters[op.Endpoint], &v.p.Options
+	after := op.Post >= o.From
+	if t := c[Outstanding]; t >= 0 && op.Flags&ops.CallRecord == 0 {
+		if after {
+			v.post = append(v.post, Sample{t, op.Post, uint64(op.Outstanding)})
+		}
+		if done := max(op.Done, op.Post); done < o.To && op.Flags&ops.Unfinished == 0 {
+			v.done = append(v.done, Sample{t, done, uint64(op.After)})
+		}
+	}
+	if t := c[totalOf[op.Role]]; t >= 0 && after && op.Bytes > 0 {
+		v.post = append(v.post, Sample{t, op.Post, op.Total})
+	}
+}
+
+// bin is a stretch of time of a counter, in which thinning keeps the first, lowest, highest and last value: what a drawing of that
+// width shows is the same.
+type bin struct {
+	track  int
+	number int64
+}
+
+type numbered struct {
+	Sample
+	n int64
+}
+
+type extremes struct {
+	first, lowest, highest, last numbered
+	n                            int64
+}
+
+func (a numbered) before(b numbered) bool { return a.Time < b.Time || a.Time == b.Time && a.n < b.n }
+
+func (v *walker) thinned(x Sample) {
+	v.counters++
+	y := numbered{x, v.counters}
+	k := bin{x.Track, (x.Time - v.p.Run.First) / v.p.sel.binWidth}
+	e := v.thin[k]
+	if e == nil {
+		v.thin[k] = &extremes{y, y, y, y, 1}
+		return
+	}
+	e.n++
+	if y.before(e.first) {
+		e.first = y
+	}
+	if e.last.before(y) {
+		e.last = y
+	}
+	if x.Value < e.lowest.Value {
+		e.lowest = y
+	}
+	if x.Value > e.highest.Value {
+		e.highest = y
+	}
+}
+
+func (v *walker) flush() error {
+	keys := slices.SortedFunc(maps.Keys(v.thin), func(a, b bin) int {
+		return cmp.Or(cmp.Compare(a.track, b.track), cmp.Compare(a.number, b.number))
+	})
+	for _, k := range keys {
+		e := v.thin[k]
+		kept := []numbered{e.first, e.lowest, e.highest, e.last}
+		slices.SortFunc(kept, func(a, b numbered) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.n, b.n)) })
+		kept = slices.CompactFunc(kept, func(a, b numbered) bool { return a.n == b.n })
+		for _, x := range kept {
+			if err := v.w.Sample(x.Sample); err != nil {
+				return err
+			}
+		}
+		v.s.used.set(k.track)
+		v.s.Counters += int64(len(kept))
+		v.s.CountersLeftOut += e.n - int64(len(kept))
+	}
+	return nil
+}
