@@ -1,3 +1,5 @@
 module github.com/sigmatrace/sigmatrace
 
 go 1.26.0
+
+ignore ./build

@@ -1,0 +1,8 @@
+# The Go command of every build rule finds or fetches the toolchain that go.mod names, unless one is given: make GO=...
+ifeq ($(origin GO),file)
+GO := $(CURDIR)/scripts/go.sh
+endif
+
+.PHONY: deps
+deps:
+	scripts/deps.sh build
