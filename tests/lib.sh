@@ -25,5 +25,25 @@ check() {
 # equal NAME GOT WANT
 equal() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got $2, want $3"; fi; }
 
+# listening PORT: waits until a server listens there, 10 s at most.
+listening() {
+	local i
+	for i in $(seq 100); do
+		[ -z "$(ss -Hltn "sport = :$1")" ] || return 0
+		sleep 0.1
+	done
+	echo "nothing listens on port $1" >&2
+	return 1
+}
+
+# run_mpi RANKS ARGS...: Open MPI over UCX on this machine. UCX_TLS chooses the transport, shared memory and tcp without it.
+run_mpi() {
+	local ranks=$1
+	shift
+	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe -np "$ranks" \
+		--mca plm isolated --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca btl ^openib \
+		--mca osc ucx -x UCX_TLS="${UCX_TLS:-posix,sysv,self,tcp}" "$@"
+}
+
 # The last line of a part: finish. It makes the exit status agree with what was reported.
 finish() { exit $failed; }

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 if [ -n "${SIGMATRACE_TEST_QUICK:-}" ]; then flags=(-short); else flags=(-race); fi
 set -o pipefail
-scripts/go.sh test -json "${flags[@]}" ./... 2>&1 | "$B/tests/runner" gotest
+scripts/go.sh test -json "${flags[@]}" ./... | "$B/tests/runner" gotest
 rc=$?
 # One failed test fails `go test`; the runner has already printed which.
 exit $rc

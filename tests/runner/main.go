@@ -26,6 +26,13 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "counts" {
+		if err := sumCounts(os.Stdout, os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "runner: error: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ok, err := run(ctx, os.Args[1:])
 	stop()
