@@ -26,14 +26,15 @@ UCX_TLS=self COUNT_OUT=$TMP/both LD_PRELOAD=$B/tests/count-verbs.so:$B/tests/cou
 	timeout 30 "$B/tests/burst-client" -l ucp -f "$TMP/published" -n 20000 >&2
 equal stacked "$("$B/tests/runner" counts "$TMP"/both.*)" "put 20000 1280000"
 
-# A program nobody here wrote. 5,521 puts are what -n 5000 -w 500 really makes: the warm-up and the measurement each add some.
+# A program nobody here wrote. How many puts beyond -n it makes depends on its warm-up's timing (5,521 and 5,264 were seen).
 perftest() { UCX_TLS=tcp,self COUNT_OUT=$TMP/perftest-$1 LD_PRELOAD=$B/tests/count-ucp.so timeout 60 \
 	ucx_perftest -t ucp_put_bw -n 5000 -w 500 -s 4096 -p 13400 "${@:2}" >&2; }
 perftest server &
 listening 13400
 perftest client 127.0.0.1
 wait
-equal ucx_perftest "$("$B/tests/runner" counts "$TMP"/perftest-client.* | grep put)" "put 5521 22614016"
+read -r _ puts bytes < <("$B/tests/runner" counts "$TMP"/perftest-client.* | grep put)
+check ucx_perftest test "${puts:-0}" -gt 5000 -a "${puts:-0}" -lt 6000 -a "${bytes:-0}" = $((${puts:-0} * 4096))
 
 # Open MPI: what all ranks send is received, and it is more than the program's own point-to-point messages.
 run_mpi 4 -x COUNT_OUT="$TMP/mpi" -x SENT_OUT="$TMP/mpi-sent" -x LD_PRELOAD="$B/tests/count-ucp.so" "$B/tests/mpi-app" -n 5 >&2
