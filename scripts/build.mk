@@ -6,3 +6,7 @@ endif
 .PHONY: deps
 deps:
 	scripts/deps.sh build
+
+.PHONY: demo
+demo:
+	scripts/demo.sh
