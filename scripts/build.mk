@@ -1,0 +1,12 @@
+# The Go command of every build rule finds or fetches the toolchain that go.mod names, unless one is given: make GO=...
+ifeq ($(origin GO),file)
+GO := $(CURDIR)/scripts/go.sh
+endif
+
+.PHONY: deps
+deps:
+	scripts/deps.sh build
+
+.PHONY: demo
+demo:
+	scripts/demo.sh

@@ -1,0 +1,78 @@
+/* mpi-app [-n ROUNDS]: an MPI program that checks all its data: alltoall, allreduce, and a ring of point-to-point messages of 8 bytes
+ * to 256 KiB. Rank 0 prints "mpi-app ok RANKS ROUNDS"; each rank prints its point-to-point calls as clients here do
+ * (the library makes more sends and receives of its own for the collective calls).
+ */
+#define _GNU_SOURCE
+#include "tally.h"
+
+#include <mpi.h>
+#include <string.h>
+
+enum { SENDS, RECVS, OPS };
+static struct tally did[OPS] = { [SENDS] = { .name = "mpi_send" }, [RECVS] = { .name = "mpi_recv" } };
+enum { BLOCK = 4096 };
+
+static int rank, ranks;
+
+static void alltoall(int round)
+{
+	uint8_t *out = malloc((size_t)ranks * BLOCK), *in = malloc((size_t)ranks * BLOCK);
+	for (int r = 0; r < ranks; r++)
+		memset(out + (size_t)r * BLOCK, rank * 16 + r + round, BLOCK);
+	MPI_Alltoall(out, BLOCK, MPI_BYTE, in, BLOCK, MPI_BYTE, MPI_COMM_WORLD);
+	for (int r = 0; r < ranks; r++)
+		for (int i = 0; i < BLOCK; i++)
+			CHECK(in[(size_t)r * BLOCK + i] == (uint8_t)(r * 16 + rank + round));
+	free(out), free(in);
+}
+
+static void allreduce(int round)
+{
+	static long out[1000], in[1000];
+	for (int i = 0; i < 1000; i++)
+		out[i] = rank + i + round;
+	MPI_Allreduce(out, in, 1000, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+	for (int i = 0; i < 1000; i++)
+		CHECK(in[i] == (long)ranks * (ranks - 1) / 2 + (long)ranks * (i + round));
+}
+
+static void ring(int round)
+{
+	static uint8_t out[1 << 18], in[1 << 18];
+	int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
+	for (int size = 8; size <= (int)sizeof out; size *= 8) {
+		MPI_Request req[2];
+		memset(out, rank + round + size, size);
+		MPI_Irecv(in, size, MPI_BYTE, from, round, MPI_COMM_WORLD, &req[0]);
+		MPI_Isend(out, size, MPI_BYTE, to, round, MPI_COMM_WORLD, &req[1]);
+		MPI_Waitall(2, req, MPI_STATUSES_IGNORE);
+		for (int i = 0; i < size; i++)
+			CHECK(in[i] == (uint8_t)(from + round + size));
+		did[SENDS].count++, did[SENDS].bytes += size;
+		did[RECVS].count++, did[RECVS].bytes += size;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = 10, opt;
+	MPI_Init(&argc, &argv);
+	while ((opt = getopt(argc, argv, "n:")) != -1) {
+		if (opt != 'n')
+			MPI_Abort(MPI_COMM_WORLD, 2);
+		rounds = atoi(optarg);
+	}
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	for (int i = 0; i < rounds; i++) {
+		alltoall(i);
+		allreduce(i);
+		ring(i);
+	}
+	MPI_Barrier(MPI_COMM_WORLD);
+	tally_report(did, OPS);
+	if (rank == 0)
+		printf("mpi-app ok %d %d\n", ranks, rounds);
+	MPI_Finalize();
+	return 0;
+}

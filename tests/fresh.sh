@@ -1,0 +1,86 @@
+#!/bin/bash
+# Makes a new Debian 12 root, puts the committed files of this repository into it and nothing else, and runs make there:
+#   tests/fresh.sh TARGET...      e.g. tests/fresh.sh demo test-quick
+# Root only. The root has Debian's minimal set, make and CA certificates; no folder of this machine is mounted in it. How this
+# machine reaches Debian's mirror, the Go module proxy and the npm registry is read here and handed on.
+set -eu
+cd "$(dirname "$0")/.."
+B=$(realpath -m "${B:-build}")
+[ $# -gt 0 ] || { echo "usage: tests/fresh.sh TARGET..." >&2; exit 2; }
+[ "$(id -u)" = 0 ] || { echo "sigmatrace: error: a new root can only be made and entered by root" >&2; exit 1; }
+work=$B/fresh
+rm -rf "$work"
+mkdir -p "$work"
+[ -n "${KEEP:-}" ] || trap 'rm -rf "$work"' EXIT
+root=$work/root
+
+step() { echo "fresh: [$SECONDS s] $*"; }
+
+# apt: the sources for bookworm and the way to them (proxies, retries, date checks).
+sources=()
+for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+	case $f in *backports*) continue ;; esac
+	if [ -f "$f" ] && grep -q '^[^#]*bookworm' "$f"; then sources+=("$f"); fi
+done
+apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries)' >"$work/apt.conf" || true
+
+step "making the root"
+mmdebstrap --quiet --mode=root --variant=minbase --include=ca-certificates,make --aptopt="$work/apt.conf" \
+	bookworm "$root" "${sources[@]}" >&2
+
+# CA certificates that this machine has beyond Debian's.
+for f in /usr/local/share/ca-certificates/*.crt; do
+	[ ! -f "$f" ] || cp "$f" "$root/usr/local/share/ca-certificates/"
+done
+chroot "$root" update-ca-certificates >&2
+
+# Proxies and registries, from the environment and the tools' own configuration.
+vars=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM="${TERM:-dumb}" SIGMATRACE_FRESH=1)
+for v in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CI SIGMATRACE_ALLOWED_SKIPS; do
+	[ -z "${!v+set}" ] || vars+=("$v=${!v}")
+done
+for v in GOPROXY GOSUMDB GONOSUMDB GONOPROXY GOPRIVATE; do
+	value=$(scripts/go.sh env "$v")
+	[ -z "$value" ] || vars+=("$v=$value")
+done
+if command -v npm >/dev/null; then
+	for v in registry proxy https-proxy noproxy; do
+		value=$(cd / && npm config get "$v")
+		case $value in null | undefined | '') ;; *) vars+=("npm_config_${v//-/_}=$value") ;; esac
+	done
+fi
+vars+=(NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt)
+
+mkdir "$root/sigmatrace"
+git archive HEAD | tar -x -C "$root/sigmatrace"
+step "root ready: $(du -sm "$root" | cut -f1) MB, commit $(git rev-parse --short HEAD)"
+
+cat >"$work/enter.sh" <<'INNER'
+set -eu
+root=$1
+shift
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount -t tmpfs -o mode=755 dev "$root/dev"
+for d in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "$root/dev/${d%:*}" c 1 "${d#*:}"; done
+mknod -m 666 "$root/dev/tty" c 5 0
+ln -s /proc/self/fd "$root/dev/fd"
+for n in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${n%:*}" "$root/dev/${n#*:}"; done
+mkdir "$root/dev/shm" "$root/dev/pts"
+mount -t tmpfs shm "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
+exec chroot "$root" "$@"
+INNER
+status=0
+for target in "$@"; do
+	step "make $target"
+	unshare --mount --pid --ipc --fork --kill-child sh "$work/enter.sh" "$root" \
+		/usr/bin/env -i "${vars[@]}" make -C /sigmatrace "$target" </dev/null || status=$?
+	[ $status = 0 ] || break
+	# /proc and the rest went with the mount namespace.
+done
+rm -rf "$B/fresh-logs"
+[ ! -d "$root/sigmatrace/build/test-logs" ] || cp -r "$root/sigmatrace/build/test-logs" "$B/fresh-logs"
+step "done, exit status $status"
+exit $status
