@@ -1,0 +1,47 @@
+# The software HCA: drop-in libibverbs.so.1 and libmlx5.so.1.
+SOFTHCA := tests/softhca
+SH := $(B)/softhca
+SH_CFLAGS := $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE
+SH_LDFLAGS := -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-Bsymbolic-functions
+SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats
+SH_mlx5 := mlx5
+SH_GEN = awk -f $(SOFTHCA)/gen-symbols.awk -v out=$(1) $(SOFTHCA)/symbols/$*.list $(SH)/obj/$*.nm > $@
+
+all: softhca
+.PHONY: softhca
+
+softhca: $(SH)/libibverbs.so $(SH)/libmlx5.so
+
+$(SH)/obj/%.o: $(SOFTHCA)/%.c $(wildcard $(SOFTHCA)/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(SH_CFLAGS) -c -o $@ $<
+
+$(SH)/obj/ibverbs.nm: $(SH_ibverbs:%=$(SH)/obj/%.o)
+$(SH)/obj/mlx5.nm: $(SH_mlx5:%=$(SH)/obj/%.o)
+$(SH)/obj/%.nm:
+	nm --defined-only $^ > $@
+
+SH_SYMBOLS := $(SOFTHCA)/symbols/%.list $(SH)/obj/%.nm $(SOFTHCA)/gen-symbols.awk
+$(SH)/obj/%.map: $(SH_SYMBOLS)
+	$(call SH_GEN,map)
+$(SH)/obj/%.rename: $(SH_SYMBOLS)
+	$(call SH_GEN,rename)
+$(SH)/obj/%.stubs.c: $(SH_SYMBOLS)
+	$(call SH_GEN,stubs)
+
+# One relocatable object, in which names with a superseded version get theirs.
+$(SH)/obj/%.versioned.o: $(SH)/obj/%.stubs.c $(SH)/obj/%.rename
+	$(CC) $(SH_CFLAGS) -c -o $(SH)/obj/$*.stubs.o $<
+	$(LD) -r -o $@ $(SH_$*:%=$(SH)/obj/%.o) $(SH)/obj/$*.stubs.o
+	objcopy --redefine-syms=$(SH)/obj/$*.rename $@
+
+$(SH)/libmlx5.so.1: $(SH)/libibverbs.so.1
+$(SH)/lib%.so.1: $(SH)/obj/%.versioned.o $(SH)/obj/%.map
+	$(CC) $(SH_CFLAGS) $(SH_LDFLAGS) -o $@ $(filter %.o %.so.1,$^) -Wl,-soname,$(@F) -Wl,--version-script,$(SH)/obj/$*.map
+
+# One library under two names must stay one file, or a program that opens both
+# has two adapters.
+$(SH)/lib%.so: $(SH)/lib%.so.1
+	ln -sf $(<F) $@
+
+.SECONDARY: $(foreach l,ibverbs mlx5,$(SH)/obj/$l.map $(SH)/obj/$l.rename $(SH)/obj/$l.stubs.c $(SH)/obj/$l.versioned.o)

@@ -1,0 +1,460 @@
+/*
+ * Executing send requests. The initiator does everything: it finds the target
+ * queue pair, takes the receive, moves the data and writes the completions on
+ * both sides. The target's process need not run for that.
+ */
+#include "hca.h"
+#include "stats.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum outcome {
+	DONE,         /* completed, with a status */
+	RNR,          /* the target has no receive posted */
+	UNREACHABLE,  /* the target does not exist, or is not connected yet */
+};
+
+static const uint8_t wc_opcode[] = {
+	[IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+	[IBV_WR_SEND] = IBV_WC_SEND,
+	[IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+	[IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+	[IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
+	[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
+};
+
+void rx_complete(struct shm_qp *t, uint64_t wr_id, enum ibv_wc_status status)
+{
+	const struct shm_cqe e = {
+		.wr_id = wr_id,
+		.qpn = t->qpn,
+		.is_recv = 1,
+		.status = status,
+		.opcode = IBV_WC_RECV,
+	};
+
+	cq_push(t->rcq, &e);
+	t->receiving = 0;
+}
+
+void rx_lock(struct shm_qp *t)
+{
+	if (shm_lock_stolen(hca.shm, &t->rx) && t->receiving && atomic_load(&t->life) == SHM_LIVE) {
+		rx_complete(t, t->receiving_wr_id, IBV_WC_WR_FLUSH_ERR);
+		rx_error(t);
+	}
+}
+
+void rx_error(struct shm_qp *t)
+{
+	struct {
+		struct shm_recv r;
+		struct ibv_sge sge[HCA_MAX_SGE];
+	} taken;
+
+	if (atomic_exchange(&t->state, IBV_QPS_ERR) != IBV_QPS_ERR) {
+		if (t->has_srq)
+			atomic_fetch_or(&t->events, SHM_QP_LAST_WQE);
+		shm_wake(hca.shm, t->proc);
+	}
+	if (!t->has_srq && t->rq)
+		while (rq_take(&hca.shm->rq[t->rq], &taken.r, false))
+			rx_complete(t, taken.r.wr_id, IBV_WC_WR_FLUSH_ERR);
+}
+
+static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, struct span *out)
+{
+	int n = 0;
+
+	if (w->flags & IBV_SEND_INLINE) {
+		out[0] = (struct span){ .addr = (uintptr_t)wqe_inline(w), .len = w->length, .proc = hca.slot };
+		return w->length ? 1 : 0;
+	}
+	for (uint32_t i = 0; i < w->num_sge; i++) {
+		const struct ibv_sge *s = &w->sge[i];
+
+		if (!s->length)
+			continue;
+		if (mem_resolve(hca.slot, q->sh->pdn, s->lkey, s->addr, s->length, access, &out[n]))
+			return -1;
+		n++;
+	}
+	return n;
+}
+
+static bool takes_receive(const struct wqe *w)
+{
+	return w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static bool has_imm(const struct wqe *w)
+{
+	return w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static struct shm_cqe arrival(const struct hca_qp *q, const struct shm_qp *t, const struct wqe *w, uint64_t wr_id)
+{
+	return (struct shm_cqe){
+		.wr_id = wr_id,
+		.qpn = t->qpn,
+		.is_recv = 1,
+		.opcode = w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+		.byte_len = w->length,
+		.imm = w->imm,
+		.flags = has_imm(w) ? IBV_WC_WITH_IMM : 0,
+		.src_qp = q->qp.qp_num,
+		.slid = HCA_LID,
+		.solicited = (w->flags & IBV_SEND_SOLICITED) != 0,
+	};
+}
+
+/* Whether `t` takes what comes from `q`; rx lock held. */
+static bool connected(const struct hca_qp *q, const struct shm_qp *t, uint32_t qpn)
+{
+	const uint32_t state = atomic_load(&t->state);
+
+	return atomic_load(&t->life) == SHM_LIVE && t->qpn == qpn && t->type == q->sh->type &&
+	       (state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD) &&
+	       (t->type == IBV_QPT_UD || t->dest_qpn == q->qp.qp_num);
+}
+
+/* Receive elements as spans, as far as `need` bytes go. Returns their number,
+ * -1 when a key does not allow it, -2 when they are too short. */
+static int scatter(const struct shm_qp *t, const struct shm_recv *r, uint64_t need, struct span *out)
+{
+	const uint32_t pdn = hca.shm->rq[t->rq].pdn;
+	int n = 0;
+
+	for (uint32_t i = 0; i < r->num_sge && need; i++) {
+		uint32_t len = r->sge[i].length < need ? r->sge[i].length : need;
+
+		if (!len)
+			continue;
+		if (mem_resolve(t->proc, pdn, r->sge[i].lkey, r->sge[i].addr, len, IBV_ACCESS_LOCAL_WRITE, &out[n]))
+			return -1;
+		need -= len;
+		n++;
+	}
+	return need ? -2 : n;
+}
+
+/* What a failed copy means to the initiator. */
+static enum ibv_wc_status copy_status(int error)
+{
+	return !error ? IBV_WC_SUCCESS : error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR;
+}
+
+static enum ibv_wc_status deliver(struct hca_qp *q, struct shm_qp *t, struct wqe *w, const struct span *src, int nsrc, const struct shm_recv *r)
+{
+	struct span dst[HCA_MAX_SGE];
+	int n = scatter(t, r, w->length, dst), error;
+	struct shm_cqe e;
+
+	if (n < 0) {
+		rx_complete(t, r->wr_id, n == -1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR);
+		rx_error(t);
+		return n == -1 ? IBV_WC_REM_OP_ERR : IBV_WC_REM_INV_REQ_ERR;
+	}
+	error = mem_copy(dst, n, src, nsrc);
+	if (error) {
+		rx_complete(t, r->wr_id, IBV_WC_LOC_PROT_ERR);
+		rx_error(t);
+		return copy_status(error);
+	}
+	e = arrival(q, t, w, r->wr_id);
+	cq_push(t->rcq, &e);
+	t->receiving = 0;
+	return IBV_WC_SUCCESS;
+}
+
+static enum ibv_wc_status one_sided(struct shm_qp *t, struct wqe *w, struct span *loc, int nloc)
+{
+	static const uint32_t right[] = {
+		[IBV_WR_RDMA_WRITE] = IBV_ACCESS_REMOTE_WRITE,
+		[IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_ACCESS_REMOTE_WRITE,
+		[IBV_WR_RDMA_READ] = IBV_ACCESS_REMOTE_READ,
+		[IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_ACCESS_REMOTE_ATOMIC,
+		[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
+	};
+	const bool atomic = w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+	const uint32_t len = atomic ? 8 : w->length;
+	struct span rem, result;
+	uint64_t old = 0;
+	int error;
+
+	if (atomic && (w->remote_addr & 7))
+		return IBV_WC_REM_INV_REQ_ERR;
+	if (!(t->access & right[w->opcode]))
+		return IBV_WC_REM_ACCESS_ERR;
+	if (!len)
+		return IBV_WC_SUCCESS;
+	if (mem_resolve(t->proc, t->pdn, w->rkey, w->remote_addr, len, right[w->opcode], &rem))
+		return IBV_WC_REM_ACCESS_ERR;
+	switch (w->opcode) {
+	case IBV_WR_RDMA_READ:
+		return copy_status(mem_copy(loc, nloc, &rem, 1));
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		error = mem_compare_swap(&rem, w->compare_add, w->swap, &old);
+		break;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		error = mem_fetch_add(&rem, w->compare_add, &old);
+		break;
+	default:
+		return copy_status(mem_copy(&rem, 1, loc, nloc));
+	}
+	if (error)
+		return copy_status(error);
+	result = (struct span){ .addr = (uintptr_t)&old, .len = sizeof old, .proc = hca.slot };
+	return copy_status(mem_copy(loc, nloc, &result, 1));
+}
+
+static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
+{
+	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+	struct {
+		struct shm_recv r;
+		struct ibv_sge sge[HCA_MAX_SGE];
+	} taken;
+	struct span loc[HCA_MAX_SGE];
+	struct shm_qp *t;
+	int nloc;
+
+	nloc = local_spans(q, w, writes_here ? IBV_ACCESS_LOCAL_WRITE : 0, loc);
+	if (nloc < 0) {
+		*status = IBV_WC_LOC_PROT_ERR;
+		return DONE;
+	}
+	if (w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP && w->length != 8) {
+		*status = IBV_WC_LOC_LEN_ERR;
+		return DONE;
+	}
+	t = shm_find_qp(hca.shm, q->sh->dest_qpn);
+	if (!t)
+		return UNREACHABLE;
+	rx_lock(t);
+	if (!connected(q, t, q->sh->dest_qpn)) {
+		shm_unlock(&t->rx);
+		return UNREACHABLE;
+	}
+	*status = IBV_WC_SUCCESS;
+	if (takes_receive(w)) {
+		if (!rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
+			q->peer_rnr_timer = t->min_rnr_timer;
+			shm_unlock(&t->rx);
+			return RNR;
+		}
+		t->receiving_wr_id = taken.r.wr_id;
+		t->receiving = 1;
+	}
+	if (w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_IMM) {
+		*status = deliver(q, t, w, loc, nloc, &taken.r);
+	} else {
+		*status = one_sided(t, w, loc, nloc);
+		if (w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && *status == IBV_WC_SUCCESS) {
+			struct shm_cqe e = arrival(q, t, w, taken.r.wr_id);
+
+			cq_push(t->rcq, &e);
+			t->receiving = 0;
+		}
+		if (*status != IBV_WC_SUCCESS && *status != IBV_WC_RETRY_EXC_ERR) {
+			if (t->receiving)
+				rx_complete(t, t->receiving_wr_id, IBV_WC_WR_FLUSH_ERR);
+			rx_error(t);
+		}
+	}
+	shm_unlock(&t->rx);
+	return DONE;
+}
+
+/* The 40 bytes before a datagram that came with a global route. */
+static void make_grh(const struct wqe *w, uint8_t *grh)
+{
+	const struct ibv_global_route *g = &w->ah.grh;
+	const uint16_t payload = w->length;
+	union ibv_gid source;
+
+	memset(grh, 0, HCA_GRH);
+	grh[0] = 0x60 | g->traffic_class >> 4;
+	grh[1] = (uint8_t)(g->traffic_class << 4 | (g->flow_label >> 16 & 0xf));
+	grh[2] = g->flow_label >> 8;
+	grh[3] = g->flow_label;
+	grh[4] = payload >> 8;
+	grh[5] = payload;
+	grh[6] = 0x1b;
+	grh[7] = g->hop_limit;
+	device_gid(&source, g->sgid_index);
+	memcpy(grh + 8, source.raw, 16);
+	memcpy(grh + 24, g->dgid.raw, 16);
+}
+
+/* Datagrams: whatever keeps one from arriving, the sender's request is done. */
+static enum outcome exec_ud(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
+{
+	struct {
+		struct shm_recv r;
+		struct ibv_sge sge[HCA_MAX_SGE];
+	} taken;
+	struct span src[HCA_MAX_SGE + 1], dst[HCA_MAX_SGE];
+	uint8_t grh[HCA_GRH];
+	struct shm_qp *t;
+	struct shm_cqe e;
+	uint32_t qkey = w->remote_qkey & 0x80000000u ? q->sh->qkey : w->remote_qkey;
+	int nsrc = local_spans(q, w, 0, src + 1), ndst;
+
+	*status = nsrc < 0 ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
+	t = nsrc < 0 ? NULL : shm_find_qp(hca.shm, w->remote_qpn);
+	if (!t)
+		return DONE;
+	make_grh(w, grh);
+	src[0] = (struct span){ .addr = (uintptr_t)grh, .len = HCA_GRH, .proc = hca.slot };
+	rx_lock(t);
+	if (connected(q, t, w->remote_qpn) && t->qkey == qkey && rq_take(&hca.shm->rq[t->rq], &taken.r, false)) {
+		t->receiving_wr_id = taken.r.wr_id;
+		t->receiving = 1;
+		ndst = scatter(t, &taken.r, HCA_GRH + w->length, dst);
+		if (ndst < 0) {
+			rx_complete(t, taken.r.wr_id, ndst == -1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR);
+			rx_error(t);
+		} else if (!mem_copy(dst, ndst, src, nsrc + 1)) {
+			e = arrival(q, t, w, taken.r.wr_id);
+			e.byte_len += HCA_GRH;
+			e.sl = w->ah.sl;
+			if (w->ah.is_global)
+				e.flags |= IBV_WC_GRH;
+			cq_push(t->rcq, &e);
+			t->receiving = 0;
+		} else {
+			rx_complete(t, taken.r.wr_id, IBV_WC_LOC_PROT_ERR);
+			rx_error(t);
+		}
+	}
+	shm_unlock(&t->rx);
+	return DONE;
+}
+
+/* Error state on the receive side, and what the rest of the queue gets. */
+static void receive_side_error(struct hca_qp *q)
+{
+	rx_lock(q->sh);
+	rx_error(q->sh);
+	shm_unlock(&q->sh->rx);
+	q->qp.state = IBV_QPS_ERR;
+}
+
+static void complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status status)
+{
+	const struct shm_cqe e = {
+		.wr_id = w->wr_id,
+		.qpn = q->qp.qp_num,
+		.sq_end = q->executed + 1,
+		.status = status,
+		.opcode = wc_opcode[w->opcode],
+		.byte_len = w->length,
+	};
+
+	if (status == IBV_WC_WR_FLUSH_ERR)
+		stats_flushed();
+	if (status || (w->flags & IBV_SEND_SIGNALED))
+		cq_push(q->sh->scq, &e);
+	q->executed++;
+	q->waiting_since_ns = 0;
+}
+
+/* Whether to give up a request that waits, and with which status. Counted
+ * generously: the other side may be waiting for a core. */
+static bool overdue(struct hca_qp *q, enum outcome why, enum ibv_wc_status *status)
+{
+	/* units of 10 us; the encoding of the InfiniBand specification */
+	static const uint32_t rnr_timer[32] = { 65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
+	const uint64_t least_ns = 1000000000;
+	const uint64_t waited = now_ns() - q->waiting_since_ns;
+	const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
+	uint64_t limit;
+
+	if (t && (t->life == SHM_DEAD || !shm_alive(hca.shm, t->proc))) {
+		*status = IBV_WC_RETRY_EXC_ERR;
+		return true;
+	}
+	if (why == RNR) {
+		*status = IBV_WC_RNR_RETRY_EXC_ERR;
+		if (q->attr.rnr_retry == 7)
+			return false;
+		limit = (q->attr.rnr_retry + 1) * rnr_timer[q->peer_rnr_timer & 31] * 10000ull;
+	} else {
+		*status = IBV_WC_RETRY_EXC_ERR;
+		if (!q->attr.timeout)
+			return false;
+		limit = (q->attr.retry_cnt + 1) * (4096ull << q->attr.timeout);
+	}
+	return waited > (limit > least_ns ? limit : least_ns);
+}
+
+void exec_queue(struct hca_qp *q, bool patient)
+{
+	while (q->executed != q->posted) {
+		struct wqe *w = send_slot_at(q, q->executed);
+		const uint32_t state = atomic_load(&q->sh->state);
+		enum ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
+		enum outcome o;
+
+		if (state == IBV_QPS_ERR) {
+			complete(q, w, IBV_WC_WR_FLUSH_ERR);
+			continue;
+		}
+		if (state != IBV_QPS_RTS)
+			break;
+		o = q->qp.qp_type == IBV_QPT_UD ? exec_ud(q, w, &status) : exec_rc(q, w, &status);
+		if (o != DONE) {
+			if (!q->waiting_since_ns)
+				q->waiting_since_ns = now_ns();
+			if (!patient || !overdue(q, o, &status))
+				break;
+		}
+		complete(q, w, status);
+		if (status != IBV_WC_SUCCESS)
+			receive_side_error(q);
+	}
+	if (q->executed != q->posted && !q->listed) {
+		pthread_mutex_lock(&hca.qps_mu);
+		q->listed = true;
+		q->next_pending = hca.pending;
+		hca.pending = q;
+		atomic_fetch_add(&hca.pending_count, 1);
+		pthread_mutex_unlock(&hca.qps_mu);
+		shm_wake(hca.shm, hca.slot); /* the engine watches over it now */
+	}
+}
+
+void exec_pending(bool patient)
+{
+	/* Order of locks elsewhere: q->mu, then qps_mu; so only tries here. */
+	if (patient)
+		pthread_mutex_lock(&hca.qps_mu);
+	else if (pthread_mutex_trylock(&hca.qps_mu))
+		return;
+	for (struct hca_qp **p = &hca.pending; *p;) {
+		struct hca_qp *q = *p;
+
+		if (!pthread_mutex_trylock(&q->mu)) {
+			exec_queue(q, patient);
+			if (q->executed == q->posted) {
+				*p = q->next_pending;
+				q->listed = false;
+				atomic_fetch_sub(&hca.pending_count, 1);
+				pthread_mutex_unlock(&q->mu);
+				continue;
+			}
+			pthread_mutex_unlock(&q->mu);
+		}
+		p = &q->next_pending;
+	}
+	pthread_mutex_unlock(&hca.qps_mu);
+}
+
+void exec_enter_error(struct hca_qp *q)
+{
+	receive_side_error(q);
+	exec_queue(q, false);
+}

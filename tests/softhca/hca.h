@@ -1,0 +1,273 @@
+/* What the files of the emulated adapter share inside one process. */
+#pragma once
+
+#include "mem.h"
+#include "shm.h"
+
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* verbs.h maps these names to inline helpers; here they are functions. */
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+#undef ibv_query_port
+
+enum {
+	HCA_MAX_SGE = 30,
+	HCA_MAX_WR = 32768,
+	HCA_MAX_CQE = 1 << 20,
+	HCA_MAX_INLINE = 1024,
+	HCA_MTU = 4096,
+	HCA_GRH = 40,
+	HCA_LID = 1,
+};
+
+/* A queue of events behind a pollable descriptor: completion channels and
+ * asynchronous events. */
+struct evq {
+	pthread_mutex_t mu;
+	int fd;
+	unsigned count, capacity;
+	struct ev {
+		void *object;
+		int type;
+	} *events;
+};
+
+struct hca_context {
+	struct verbs_context v;
+	struct evq async;
+};
+
+struct hca_channel {
+	struct ibv_comp_channel ch;
+	struct evq queue;
+};
+
+struct hca_pd {
+	struct ibv_pd pd;
+	uint32_t pdn;
+	struct hca_pd *base; /* of a parent domain */
+	_Atomic int users;
+};
+
+struct hca_mr {
+	struct ibv_mr mr;
+	uint32_t index;
+};
+
+struct hca_cq {
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
+	struct shm_cq *sh;
+	uint32_t index, epoch;
+	pthread_mutex_t mu; /* consumers */
+	unsigned empty_polls;
+	uint32_t events; /* given out, to be acknowledged before destruction */
+	_Atomic int users;
+	struct shm_cqe current; /* between start_poll and end_poll */
+	uint32_t taken;
+};
+
+struct hca_srq {
+	struct ibv_srq srq;
+	struct shm_rq *sh;
+	uint32_t index, epoch;
+	_Atomic int users;
+};
+
+struct hca_ah {
+	struct ibv_ah ah;
+	struct ibv_ah_attr attr;
+};
+
+/* A posted send request, self-contained: slots of the send queue. */
+struct wqe {
+	uint64_t wr_id;
+	uint32_t opcode; /* enum ibv_wr_opcode */
+	uint32_t flags;  /* enum ibv_send_flags */
+	uint32_t imm;    /* network byte order */
+	uint32_t length; /* sum of the elements, or of the inline bytes */
+	uint32_t num_sge;
+	uint32_t rkey;
+	uint64_t remote_addr;
+	union {
+		struct {
+			uint64_t compare_add, swap;
+		};
+		struct {
+			uint32_t remote_qpn, remote_qkey;
+			struct ibv_ah_attr ah;
+		};
+	};
+	struct ibv_sge sge[]; /* or, with IBV_SEND_INLINE, the bytes themselves */
+};
+
+struct hca_qp {
+	union {
+		struct ibv_qp qp;
+		struct ibv_qp_ex ex;
+	};
+	struct shm_qp *sh;
+	struct shm_rq *rq;
+	uint32_t index, epoch;
+	bool has_ex, sig_all;
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	pthread_mutex_t mu; /* the send queue */
+	uint8_t *sq;
+	size_t stride;
+	uint32_t depth; /* power of two */
+	/* posted >= executed >= retired by a polled completion; free running */
+	uint32_t posted, executed;
+	_Atomic uint32_t retired;
+	uint64_t waiting_since_ns; /* the oldest request cannot go yet */
+	uint32_t peer_rnr_timer;
+	bool listed;
+	struct hca_qp *next_pending;
+
+	/* between wr_start and wr_complete */
+	uint32_t building;
+	int build_error;
+};
+
+#pragma GCC visibility push(hidden)
+
+extern struct hca {
+	struct shm *shm;
+	unsigned slot;
+	bool ready;
+	uint32_t epoch; /* raised in a forked child: older objects are not its own */
+	int log;
+	bool ethernet;
+	/* queue pairs of this process and those with unexecuted requests */
+	pthread_mutex_t qps_mu;
+	struct hca_qp *qps[SHM_QPS];
+	struct hca_qp *pending;
+	_Atomic int pending_count;
+	pthread_mutex_t cqs_mu;
+	struct hca_cq *cqs[SHM_CQS];
+} hca;
+
+/* Registers the process at its first open; again in a forked child. */
+int hca_init(void);
+
+uint64_t now_ns(void);
+/* Smallest power of two >= n, at least 1. */
+uint32_t round_up_pow2(uint32_t n);
+
+void hca_log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define hca_log(...)                               \
+	do {                                       \
+		if (__builtin_expect(hca.log, 0))  \
+			hca_log_line(__VA_ARGS__); \
+	} while (0)
+
+/* event.c */
+int evq_init(struct evq *q);
+void evq_close(struct evq *q);
+void evq_push(struct evq *q, void *object, int type);
+/* Waits as the descriptor's O_NONBLOCK says; -1 with errno. */
+int evq_pop(struct evq *q, struct ev *out);
+void evq_forget(struct evq *q, void *object);
+void raise_async(struct ibv_context *c, enum ibv_event_type type, void *object);
+
+/* cq.c */
+void cq_push(uint32_t index, const struct shm_cqe *e);
+/* Raises the events that other processes asked for. */
+void cq_deliver_events(void);
+/* Drops the completions of a queue pair, as at its destruction. */
+void cq_forget_qp(struct hca_cq *c, uint32_t qpn);
+int op_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int op_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *a);
+int op_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a);
+/* cq_ex.c: what cq.c lends it */
+void cq_ex_methods(struct hca_cq *c);
+bool cq_next(struct hca_cq *c, struct shm_cqe *e);
+void cq_pause_if_empty(struct hca_cq *c, bool empty);
+
+/* recv.c */
+struct shm_rq *rq_create(uint32_t depth, uint32_t max_sge, uint32_t pdn, bool srq, uint32_t *index);
+void rq_destroy(uint32_t index);
+/* Takes the oldest receive; false (and this process listed as waiting, if
+ * asked for) when there is none. `out` has room for HCA_MAX_SGE elements. */
+bool rq_take(struct shm_rq *r, struct shm_recv *out, bool wait);
+int op_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int op_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+struct ibv_srq *op_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *a);
+int op_get_srq_num(struct ibv_srq *srq, uint32_t *number);
+
+/* qp.c */
+struct ibv_qp *op_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a);
+
+/* send.c */
+int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+/* The next free slot of the send queue with its fixed part zeroed, or NULL
+ * (with the reason, an errno) when none can be taken. `ahead`: slots taken
+ * before and not yet posted. Called with q->mu held. */
+struct wqe *send_slot(struct hca_qp *q, uint32_t ahead, int *why);
+struct wqe *send_slot_at(struct hca_qp *q, uint32_t index);
+/* Makes `n` filled slots work, and does what can be done. q->mu held. */
+void send_submit(struct hca_qp *q, uint32_t n);
+/* wr.c */
+int wr_methods(struct hca_qp *q, uint64_t ops);
+
+/* exec.c */
+/* Executes requests in order until one has to wait. q->mu held; `patient`:
+ * called by the engine, may look at deadlines and at the peer's life. */
+void exec_queue(struct hca_qp *q, bool patient);
+/* Tries all queues with unexecuted requests. */
+void exec_pending(bool patient);
+/* To the error state, everything outstanding flushed. q->mu held. */
+void exec_enter_error(struct hca_qp *q);
+/* Takes the lock for deliveries; completes what a killed sender cut short. */
+void rx_lock(struct shm_qp *t);
+/* Error state and flush of the receives; rx lock held. Any process. */
+void rx_error(struct shm_qp *t);
+void rx_complete(struct shm_qp *t, uint64_t wr_id, enum ibv_wc_status status);
+
+/* engine.c */
+int engine_start(void);
+
+/* device.c */
+void device_gid(union ibv_gid *gid, int index);
+
+#pragma GCC visibility pop
+
+static inline uint8_t *wqe_inline(struct wqe *w)
+{
+	return (uint8_t *)w->sge;
+}
+
+static inline struct hca_context *to_context(struct ibv_context *c)
+{
+	return (struct hca_context *)((char *)c - offsetof(struct hca_context, v.context));
+}
+
+static inline struct hca_pd *to_pd(struct ibv_pd *p)
+{
+	return (struct hca_pd *)p;
+}
+
+static inline struct hca_cq *to_cq(struct ibv_cq *c)
+{
+	return (struct hca_cq *)c;
+}
+
+static inline struct hca_srq *to_srq(struct ibv_srq *s)
+{
+	return (struct hca_srq *)s;
+}
+
+static inline struct hca_qp *to_qp(struct ibv_qp *q)
+{
+	return (struct hca_qp *)q;
+}

@@ -1,0 +1,275 @@
+/* Memory regions: registration, checks, and moving data between processes. */
+#include "hca.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+/* An initiator reads the target's regions under the lock of the target queue
+ * pair only; passing through all of ours means that nobody still uses what was
+ * just made invalid. */
+static void wait_for_deliveries(void)
+{
+	pthread_mutex_lock(&hca.qps_mu);
+	for (int i = 0; i < SHM_QPS; i++)
+		if (hca.qps[i]) {
+			rx_lock(hca.qps[i]->sh);
+			shm_unlock(&hca.qps[i]->sh->rx);
+		}
+	pthread_mutex_unlock(&hca.qps_mu);
+}
+
+static struct ibv_mr *register_region(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
+{
+	const uintptr_t page = 4095;
+	uintptr_t first = (uintptr_t)addr & ~page;
+	struct hca_mr *m;
+	struct shm_mr *r;
+	int i;
+
+	if (!pd || !len || (uintptr_t)addr + len < (uintptr_t)addr || (access & IBV_ACCESS_ON_DEMAND) ||
+	    ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+		errno = EINVAL;
+		return NULL;
+	}
+	/* does nothing but say whether the range is mapped */
+	if (msync((void *)first, (uintptr_t)addr + len - first, MS_ASYNC)) {
+		errno = EFAULT;
+		return NULL;
+	}
+	m = calloc(1, sizeof *m);
+	if (!m)
+		return NULL;
+	shm_lock(hca.shm, &hca.shm->tables);
+	i = shm_take_mr(hca.shm, hca.slot);
+	shm_unlock(&hca.shm->tables);
+	if (i < 0) {
+		free(m);
+		errno = ENOMEM;
+		return NULL;
+	}
+	r = &hca.shm->mr[i];
+	r->pdn = to_pd(pd)->pdn;
+	r->access = access;
+	r->kind = MEM_HOST;
+	r->device = 0;
+	r->addr = (uintptr_t)addr;
+	r->iova = iova;
+	r->len = len;
+	m->index = i;
+	m->mr.context = pd->context;
+	m->mr.pd = pd;
+	m->mr.addr = addr;
+	m->mr.length = len;
+	m->mr.handle = i;
+	m->mr.lkey = m->mr.rkey = (uint32_t)i << 8 | r->tag;
+	atomic_store(&r->key, m->mr.lkey);
+	atomic_fetch_add(&to_pd(pd)->users, 1);
+	hca_log("reg_mr addr %p length %zu iova %#lx access %#x -> key %#x", addr, len, (unsigned long)iova, access, m->mr.lkey);
+	return &m->mr;
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	return register_region(pd, addr, len, (uintptr_t)addr, access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access)
+{
+	return register_region(pd, addr, len, iova, access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
+{
+	return register_region(pd, addr, len, iova, access);
+}
+
+static bool region_is_mine(const struct hca_mr *m)
+{
+	const struct shm_mr *r = &hca.shm->mr[m->index];
+
+	return hca.ready && r->taken && r->proc == hca.slot && r->key == m->mr.lkey;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	struct hca_mr *m = (struct hca_mr *)mr;
+
+	if (region_is_mine(m)) {
+		struct shm_mr *r = &hca.shm->mr[m->index];
+
+		hca_log("dereg_mr key %#x", mr->lkey);
+		atomic_store(&r->key, 0);
+		wait_for_deliveries();
+		shm_lock(hca.shm, &hca.shm->tables);
+		r->taken = 0;
+		shm_unlock(&hca.shm->tables);
+	}
+	atomic_fetch_sub(&to_pd(mr->pd)->users, 1);
+	free(m);
+	return 0;
+}
+
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	struct hca_mr *m = (struct hca_mr *)mr;
+	struct shm_mr *r = &hca.shm->mr[m->index];
+
+	if (!region_is_mine(m) || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED))
+		return IBV_REREG_MR_ERR_INPUT;
+	atomic_store(&r->key, 0);
+	wait_for_deliveries();
+	if (flags & IBV_REREG_MR_CHANGE_PD) {
+		atomic_fetch_sub(&to_pd(mr->pd)->users, 1);
+		atomic_fetch_add(&to_pd(pd)->users, 1);
+		mr->pd = pd;
+		r->pdn = to_pd(pd)->pdn;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		r->access = access;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		mr->addr = addr;
+		mr->length = len;
+		r->addr = r->iova = (uintptr_t)addr;
+		r->len = len;
+	}
+	r->tag = (r->tag + 1) & 0xff;
+	mr->lkey = mr->rkey = m->index << 8 | r->tag;
+	atomic_store(&r->key, mr->lkey);
+	return 0;
+}
+
+int mem_resolve(uint32_t proc, uint32_t pdn, uint32_t key, uint64_t addr, uint32_t len, uint32_t access, struct span *out)
+{
+	const struct shm_mr *r = &hca.shm->mr[(key >> 8) & (SHM_MRS - 1)];
+
+	if (!key || key >> 8 >= SHM_MRS || atomic_load(&r->key) != key || r->proc != proc || r->pdn != pdn ||
+	    (r->access & access) != access || addr < r->iova || addr - r->iova > r->len ||
+	    len > r->len - (addr - r->iova)) {
+		hca_log("key %#x does not allow access %#x to %u bytes at %#lx", key, access, len, (unsigned long)addr);
+		return -1;
+	}
+	*out = (struct span){
+		.addr = addr - r->iova + r->addr,
+		.len = len,
+		.proc = proc,
+		.kind = r->kind,
+		.device = r->device,
+	};
+	return 0;
+}
+
+static int copy_here(const struct span *dst, int ndst, const struct span *src, int nsrc)
+{
+	uint32_t used = 0, filled = 0;
+
+	while (nsrc > 0 && ndst > 0) {
+		uint32_t n = src->len - used;
+
+		if (n > dst->len - filled)
+			n = dst->len - filled;
+		memmove((void *)(uintptr_t)(dst->addr + filled), (const void *)(uintptr_t)(src->addr + used), n);
+		used += n;
+		filled += n;
+		if (used == src->len) {
+			src++, nsrc--;
+			used = 0;
+		}
+		if (filled == dst->len) {
+			dst++, ndst--;
+			filled = 0;
+		}
+	}
+	return 0;
+}
+
+static int to_iov(struct iovec *v, const struct span *s, int n)
+{
+	int k = 0;
+
+	for (int i = 0; i < n; i++)
+		if (s[i].len)
+			v[k++] = (struct iovec){ (void *)(uintptr_t)s[i].addr, s[i].len };
+	return k;
+}
+
+static void advance(struct iovec **v, int *n, size_t by)
+{
+	while (by && *n) {
+		size_t k = by < (*v)->iov_len ? by : (*v)->iov_len;
+
+		(*v)->iov_base = (char *)(*v)->iov_base + k;
+		(*v)->iov_len -= k;
+		by -= k;
+		if (!(*v)->iov_len)
+			++*v, --*n;
+	}
+}
+
+static int copy_between(const struct span *dst, int ndst, const struct span *src, int nsrc)
+{
+	const bool out = dst[0].proc != hca.slot;
+	const pid_t pid = hca.shm->proc[out ? dst[0].proc : src[0].proc].pid;
+	struct iovec d_[HCA_MAX_SGE + 2], s_[HCA_MAX_SGE + 2], *d = d_, *s = s_;
+	int nd = to_iov(d, dst, ndst), ns = to_iov(s, src, nsrc);
+	size_t left = 0;
+
+	for (int i = 0; i < ns; i++)
+		left += s[i].iov_len;
+	while (left) {
+		ssize_t n = out ? process_vm_writev(pid, s, ns, d, nd, 0) : process_vm_readv(pid, d, nd, s, ns, 0);
+
+		if (n <= 0) {
+			int e = n ? errno : EFAULT;
+
+			if (e == EPERM || e == ENOSYS)
+				fprintf(stderr, "softhca: cannot reach the memory of process %d: %s (process_vm_writev must be allowed)\n", (int)pid, strerror(e));
+			hca_log("copy %s process %d: %s", out ? "to" : "from", (int)pid, strerror(e));
+			return e;
+		}
+		left -= n;
+		advance(&d, &nd, n);
+		advance(&s, &ns, n);
+	}
+	return 0;
+}
+
+int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc)
+{
+	if (!ndst || !nsrc)
+		return 0;
+	if (dst[0].proc == hca.slot && src[0].proc == hca.slot)
+		return copy_here(dst, ndst, src, nsrc);
+	return copy_between(dst, ndst, src, nsrc);
+}
+
+static int update_word(const struct span *target, uint64_t *old, bool swap, uint64_t compare, uint64_t operand)
+{
+	struct shm_lock *l = &hca.shm->proc[target->proc].atomics;
+	uint64_t word;
+	struct span here = { .addr = (uintptr_t)&word, .len = sizeof word, .proc = hca.slot };
+	int e;
+
+	shm_lock(hca.shm, l);
+	e = mem_copy(&here, 1, target, 1);
+	*old = word;
+	if (!e && (!swap || word == compare)) {
+		word = swap ? operand : word + operand;
+		e = mem_copy(target, 1, &here, 1);
+	}
+	shm_unlock(l);
+	return e;
+}
+
+int mem_compare_swap(const struct span *target, uint64_t compare, uint64_t swap, uint64_t *old)
+{
+	return update_word(target, old, true, compare, swap);
+}
+
+int mem_fetch_add(const struct span *target, uint64_t add, uint64_t *old)
+{
+	return update_word(target, old, false, 0, add);
+}

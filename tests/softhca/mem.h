@@ -1,0 +1,42 @@
+/*
+ * Memory regions and the one way in which data moves. A file for another kind
+ * of memory adds its kind here and its branch in mem_copy.
+ */
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <stdint.h>
+
+enum mem_kind { MEM_HOST };
+
+/* A piece of memory of one process, with the address valid there. */
+struct span {
+	uint64_t addr;
+	uint32_t len;
+	uint32_t proc; /* slot */
+	uint32_t kind; /* enum mem_kind */
+	uint32_t device;
+};
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * Checks a key of process `proc` and domain `pdn` for `len` bytes at `addr`
+ * with all of the rights `access` (enum ibv_access_flags), and gives the span.
+ * Returns 0, or -1 when the key does not allow it.
+ */
+int mem_resolve(uint32_t proc, uint32_t pdn, uint32_t key, uint64_t addr, uint32_t len, uint32_t access, struct span *out);
+
+/*
+ * Copies the bytes of `src` in order into `dst`, which is at least as long.
+ * One side at least is of this process. Returns 0, or an errno: ESRCH when the
+ * other process is gone, EFAULT when memory is not there.
+ */
+int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc);
+
+/* Atomic among all RDMA atomics on that process's memory; `target` is 8
+ * aligned bytes. Returns as mem_copy; `*old` gets the former value. */
+int mem_compare_swap(const struct span *target, uint64_t compare, uint64_t swap, uint64_t *old);
+int mem_fetch_add(const struct span *target, uint64_t add, uint64_t *old);
+
+#pragma GCC visibility pop

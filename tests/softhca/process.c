@@ -1,0 +1,88 @@
+/* The process: registration, fork, exit. */
+#include "hca.h"
+#include "stats.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+struct hca hca = { .qps_mu = PTHREAD_MUTEX_INITIALIZER, .cqs_mu = PTHREAD_MUTEX_INITIALIZER };
+
+static pthread_mutex_t init_mu = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + t.tv_nsec;
+}
+
+uint32_t round_up_pow2(uint32_t n)
+{
+	return n <= 1 ? 1 : 1u << (32 - __builtin_clz(n - 1));
+}
+
+/* A child has the parent's memory but none of its standing: it registers at
+ * its own first open, and what it inherited refuses to work. */
+static void in_child(void)
+{
+	hca.ready = false;
+	hca.epoch++;
+	hca.pending = NULL;
+	hca.pending_count = 0;
+	memset(hca.qps, 0, sizeof hca.qps);
+	memset(hca.cqs, 0, sizeof hca.cqs);
+	pthread_mutex_init(&hca.qps_mu, NULL);
+	pthread_mutex_init(&hca.cqs_mu, NULL);
+	pthread_mutex_init(&init_mu, NULL);
+	stats_reset();
+}
+
+int hca_init(void)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&init_mu);
+	if (!hca.ready) {
+		static bool registered;
+
+		hca.shm = shm_attach();
+		if (hca.shm) {
+			hca.ready = true;
+			/* peers read and write our memory directly */
+			prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+			if (!registered)
+				pthread_atfork(NULL, NULL, in_child);
+			registered = true;
+			rc = engine_start();
+			hca_log("registered in slot %u", hca.slot);
+		} else {
+			rc = errno;
+		}
+	}
+	pthread_mutex_unlock(&init_mu);
+	errno = rc;
+	return rc ? -1 : 0;
+}
+
+__attribute__((constructor)) static void loaded(void)
+{
+	const char *log = getenv("SOFTHCA_LOG"), *link = getenv("SOFTHCA_LINK");
+
+	hca.log = log && atoi(log) > 0;
+	hca.ethernet = link && !strcmp(link, "ethernet");
+}
+
+__attribute__((destructor)) static void unloaded(void)
+{
+	pthread_mutex_lock(&init_mu);
+	if (hca.ready) {
+		stats_write();
+		shm_detach(hca.shm, hca.slot);
+		hca.ready = false;
+	}
+	pthread_mutex_unlock(&init_mu);
+}
