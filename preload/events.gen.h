@@ -146,11 +146,12 @@ static const struct st_layout st_layout_ucp_request = {
     .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1,
 };
 
-static inline void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)bytes ^ s->next[1]) |
                      ((uint64_t)tag ^ s->next[2]) |
                      ((uint64_t)mask ^ s->next[3]) |
@@ -163,7 +164,7 @@ static inline void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigne
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[4] = local_address + s->stride[4];
@@ -183,11 +184,12 @@ static const struct st_layout st_layout_ucp_completion = {
     .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0, .bytes = 2,
 };
 
-static inline void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
+static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)request ^ s->next[1]) |
                      ((uint64_t)bytes ^ s->next[2]) |
                      ((uint64_t)tag ^ s->next[3]) |
@@ -195,7 +197,7 @@ static inline void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsi
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = request + s->stride[1];
@@ -212,11 +214,12 @@ static const struct st_layout st_layout_call = {
     .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 3,
 };
 
-static inline void st_rec_call(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)operation ^ s->next[1]) |
                      ((uint64_t)requests ^ s->next[2]) |
                      ((uint64_t)bytes ^ s->next[3]) |
@@ -224,7 +227,7 @@ static inline void st_rec_call(struct st_thread *t, uint64_t now, unsigned event
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         p = st_varint(p, duration);
@@ -241,11 +244,12 @@ static const struct st_layout st_layout_verbs_request = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)wr_id ^ s->next[1]) |
                      ((uint64_t)bytes ^ s->next[2]) |
                      ((uint64_t)opcode ^ s->next[3]) |
@@ -260,7 +264,7 @@ static inline void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsig
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = wr_id + s->stride[1];
@@ -280,11 +284,12 @@ static const struct st_layout st_layout_verbs_datagram = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)wr_id ^ s->next[1]) |
                      ((uint64_t)bytes ^ s->next[2]) |
                      ((uint64_t)opcode ^ s->next[3]) |
@@ -299,7 +304,7 @@ static inline void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsi
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = wr_id + s->stride[1];
@@ -318,11 +323,12 @@ static const struct st_layout st_layout_verbs_atomic = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)wr_id ^ s->next[1]) |
                      ((uint64_t)bytes ^ s->next[2]) |
                      ((uint64_t)opcode ^ s->next[3]) |
@@ -337,7 +343,7 @@ static inline void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsign
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = wr_id + s->stride[1];
@@ -358,11 +364,12 @@ static const struct st_layout st_layout_verbs_sge = {
     .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0, .bytes = 4,
 };
 
-static inline void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
+static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)index ^ s->next[1]) |
                      ((uint64_t)local_address ^ s->next[2]) |
                      ((uint64_t)local_key ^ s->next[3]) |
@@ -370,7 +377,7 @@ static inline void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned 
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = index + s->stride[1];
@@ -388,11 +395,12 @@ static const struct st_layout st_layout_verbs_receive = {
     .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)wr_id ^ s->next[1]) |
                      ((uint64_t)bytes ^ s->next[2]) |
                      ((uint64_t)sges ^ s->next[3]) |
@@ -402,7 +410,7 @@ static inline void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsig
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = wr_id + s->stride[1];
@@ -420,11 +428,12 @@ static const struct st_layout st_layout_verbs_completion = {
     .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0, .bytes = 5,
 };
 
-static inline void st_rec_verbs_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
+static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)wr_id ^ s->next[1]) |
                      ((uint64_t)completion_queue ^ s->next[2]) |
                      ((uint64_t)status ^ s->next[3]) |
@@ -436,7 +445,7 @@ static inline void st_rec_verbs_completion(struct st_thread *t, uint64_t now, un
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         s->next[1] = wr_id + s->stride[1];
@@ -454,16 +463,17 @@ static const struct st_layout st_layout_verbs_empty_polls = {
     .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
-static inline void st_rec_verbs_empty_polls(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t count, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t count, uint64_t duration)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)count ^ s->next[1]);
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         p = st_varint(p, duration);
@@ -480,16 +490,17 @@ static const struct st_layout st_layout_verbs_notify = {
     .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
-static inline void st_rec_verbs_notify(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t solicited_only)
+static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t solicited_only)
 {
-    struct st_slot *s = &t->slots[t->slot_of[event][o->id % ST_WAYS]];
+    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
+    struct st_slot *s = &t->slots[n];
     uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0]) |
+    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
                      ((uint64_t)solicited_only ^ s->next[1]);
     uint8_t *p = t->cur;
     if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
         uint32_t wide = dt > 0xffff;
-        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;
+        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
         __builtin_memcpy(p, &word, 4);
         p += 3 + wide;
         t->cur = p;

@@ -140,7 +140,7 @@ static struct st_thread *thread_new(void)
         p->idle = t->next;
     } else if ((t = st_wiped(sizeof *t))) {
         t->index = ++p->next_thread;
-        t->slots[0].event = ~0ull;
+        t->slots[0].next[0] = ~0ull;
         t->all = p->threads;
         p->threads = t;
         p->header->threads = p->next_thread;
@@ -282,6 +282,8 @@ static int chunk_next(struct st_thread *t, uint64_t now)
     t->last = now;
     t->highest = now;
     t->lowered = 0;
+    for (unsigned i = 1; i <= t->slots_used; i++)
+        t->slots[i].used = 0;
     t->slots_used = 0;
     memset(t->slot_of, 0, sizeof t->slot_of);
     memset(t->seen, 0, sizeof t->seen);
@@ -326,8 +328,13 @@ static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned e
 {
     unsigned n = t->slots_used < ST_SLOTS ? ++t->slots_used : ++t->evict % ST_SLOTS + 1;
     struct st_slot *s = &t->slots[n];
+    if (s->used) /* taken from another event: the fast path does not look whose template it is */
+        for (unsigned w = 0; w < ST_WAYS; w++)
+            if (t->slot_of[s->event][w] == n)
+                t->slot_of[s->event][w] = 0;
     memset(s, 0, sizeof *s);
     s->event = event;
+    s->used = 1;
     t->slot_of[event][o->id % ST_WAYS] = (uint8_t)n;
     uint32_t word = 60u | (uint32_t)dt << 8;
     memcpy(p, &word, 4);
@@ -403,7 +410,7 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
     }
     unsigned n = t->slot_of[event][o->id % ST_WAYS];
     struct st_slot *s = &t->slots[n];
-    if (n && s->event == event)
+    if (n)
         p = put_changed(p, s, n - 1, dt, l, v);
     else
         p = put_new(p, t, dt, event, o, l, v);

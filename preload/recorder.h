@@ -43,7 +43,8 @@ enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYERS = 8 };
 
 /* A template: what the encoder expects next (FORMAT.md, Event chunks). */
 struct st_slot {
-    uint64_t event;
+    uint32_t event;
+    uint32_t used; /* in this chunk */
     uint64_t next[ST_FIELDS];
     uint64_t stride[ST_FIELDS];
     uint64_t candidate[ST_FIELDS];
@@ -60,7 +61,7 @@ struct st_thread {
     uint64_t last;  /* time of the previous record */
     struct st_block *block;
     uint8_t slot_of[ST_EVENT_IDS][ST_WAYS]; /* 1 + slot, 0: none */
-    struct st_slot slots[ST_SLOTS + 1];     /* [0] never matches */
+    struct st_slot slots[ST_SLOTS + 1];     /* [0] never matches: no object has its next[0] */
     uint32_t slots_used;
     /* run of empty polls, flushed by st_flush_polls */
     struct st_object *polled;

@@ -109,17 +109,17 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 	for _, f := range l.Fields[1:] {
 		args = append(args, argument(f))
 	}
-	p("static inline void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
+	p("static inline __attribute__((always_inline)) void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
 	if raw == 0 {
-		p("    struct st_slot *s = &t->slots[t->slot_of[event][o->id %% ST_WAYS]];\n")
-		p("    uint64_t dt = now - t->last;\n    uint64_t wrong = dt >> 24 | (event ^ s->event) | (o->id ^ s->next[0])")
+		p("    uint32_t n = t->slot_of[event][o->id %% ST_WAYS];\n    struct st_slot *s = &t->slots[n];\n")
+		p("    uint64_t dt = now - t->last;\n    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0])")
 		for i, f := range l.Fields {
 			if i > 0 && f.Predict != catalogue.Always {
 				p(" |\n                     ((uint64_t)%s ^ s->next[%d])", f.Name, i)
 			}
 		}
 		p(";\n    uint8_t *p = t->cur;\n    if (st_likely(!wrong && (size_t)(t->limit - p) >= %d)) {\n", size)
-		p("        uint32_t wide = dt > 0xffff;\n        uint32_t word = (uint32_t)(s - t->slots - 1) | wide << 6 | (uint32_t)dt << 8;\n")
+		p("        uint32_t wide = dt > 0xffff;\n        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;\n")
 		p("        __builtin_memcpy(p, &word, 4);\n        p += 3 + wide;\n")
 		for i, f := range l.Fields {
 			if f.Predict == catalogue.Stride {
