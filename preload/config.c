@@ -73,17 +73,11 @@ static void setting(const char *key, const char *value)
         c->world = number(value);
 }
 
-/* Reads the flat file. 0, or -1 when there is nothing usable: the process is then not recorded. */
-int st_config_load(void)
+static int read_settings(struct st_config *c)
 {
     static char text[16384];
-    struct st_config *c = &st_config;
-    if (c->loaded)
-        return c->off ? -1 : 0;
-    c->loaded = 1;
     c->chunk = 65536;
     c->budget = 256u << 20;
-    c->off = 1;
     ssize_t n = slurp(c->path, text, sizeof text);
     if (n <= 0 || n == (ssize_t)sizeof text - 1)
         return -1;
@@ -99,10 +93,20 @@ int st_config_load(void)
         first = 0;
         setting(line, value);
     }
-    if (c->directory[0] != '/' || c->chunk < 16384 || c->chunk > 1048576 || (c->chunk & (c->chunk - 1)) || c->budget < 8ull * c->chunk)
-        return -1;
-    c->off = 0;
-    return 0;
+    int good = c->directory[0] == '/' && c->chunk >= 16384 && c->chunk <= 1048576 && !(c->chunk & (c->chunk - 1)) && c->budget >= 8ull * c->chunk;
+    return good ? 0 : -1;
+}
+
+/* Reads the flat file, once. 0, or -1 when there is nothing usable: the process is then not recorded. One caller at a time; `off` is
+ * what other threads look at meanwhile, so it changes only when the answer is known. */
+int st_config_load(void)
+{
+    if (!st_config.loaded) {
+        if (read_settings(&st_config))
+            __atomic_store_n(&st_config.off, 1, __ATOMIC_RELAXED);
+        st_config.loaded = 1;
+    }
+    return st_config.off ? -1 : 0;
 }
 
 static void find_rank(void)

@@ -27,12 +27,35 @@ static int thread_end_made;
 
 /* ---- memory and locking ------------------------------------------------------------------------------------------------------ */
 
+/* A kernel before 4.14 cannot wipe on fork, and emulators may only say that they can: a fork handler makes up for it. There a child
+ * made by a raw clone goes unseen. */
+#define REGIONS 4096
+static struct {
+    void *start;
+    size_t size;
+} regions[REGIONS];
+static uint32_t regions_used;
+
+static void wipe_in_child(void)
+{
+    if (!st_process || !st_process->ready)
+        return; /* the kernel did it */
+    for (uint32_t i = 0; i < regions_used && i < REGIONS; i++)
+        if (regions[i].start)
+            mmap(regions[i].start, regions[i].size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
 void *st_wiped(size_t size)
 {
     void *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m == MAP_FAILED)
         return NULL;
-    if (madvise(m, size, MADV_WIPEONFORK)) { /* Linux < 4.14: a fork could not be seen */
+    int wiped = !madvise(m, size, MADV_WIPEONFORK);
+    uint32_t n = __atomic_fetch_add(&regions_used, 1, __ATOMIC_RELAXED);
+    if (n < REGIONS) {
+        regions[n].size = size;
+        regions[n].start = m;
+    } else if (!wiped) {
         munmap(m, size);
         return NULL;
     }
@@ -73,7 +96,7 @@ static int process_start(void)
     if (!error && !p) {
         p = st_wiped(sizeof *p);
         if (p && !thread_end_made)
-            thread_end_made = !pthread_key_create(&thread_end, thread_ended);
+            thread_end_made = !pthread_key_create(&thread_end, thread_ended) && !pthread_atfork(NULL, NULL, wipe_in_child);
         st_process = p;
     }
     if (!error && !p)
@@ -163,7 +186,7 @@ static struct st_thread *thread_new(void)
 struct st_thread *st_enter_slow(enum st_layer layer)
 {
     struct st_thread *t = st_self;
-    if (st_config.off || t->ready || starting)
+    if (__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) || t->ready || starting)
         return NULL;
     int saved = errno;
     starting = 1;
