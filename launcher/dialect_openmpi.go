@@ -194,7 +194,7 @@ func (a *appContext) inject(c *command, in *injection, p *plan) ([]string, error
 			return a.words(nil), err
 		}
 	}
-	if list, ok := c.environ[variable]; ok && list != "" {
+	if list, set := c.environ[variable]; set { // mpirun refuses -x beside it even when it is empty
 		list, err := extendList(list, c, in, p)
 		p.environ[variable] = list
 		return a.words(nil), err

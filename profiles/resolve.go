@@ -118,8 +118,8 @@ func (res *Resolved) applyEnvironment(environ map[string]string) Problems {
 		}
 	}
 	var names []string
-	for name := range environ {
-		if strings.HasPrefix(name, "SIGMATRACE_") {
+	for name, value := range environ {
+		if strings.HasPrefix(name, "SIGMATRACE_") && value != "" {
 			names = append(names, name)
 		}
 	}
@@ -130,7 +130,7 @@ func (res *Resolved) applyEnvironment(environ map[string]string) Problems {
 		switch {
 		case key == nil && !contains(known, name):
 			problems = append(problems, &Problem{Where: name, What: "unknown variable", Valid: known, Nearest: Nearest(name, known)})
-		case key != nil && environ[name] != "":
+		case key != nil:
 			problems = append(problems, res.set(key, environ[name], name, "environment "+name)...)
 		}
 	}
