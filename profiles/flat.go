@@ -15,7 +15,7 @@ const FlatVersion = 1
 const flatMagic = "sigmatrace.profile"
 
 // MaxFlat is the most bytes that a flat file may have; the recorder reads it into a fixed buffer.
-const MaxFlat = 64 << 10
+const MaxFlat = 16_000
 
 // Flat is the flat key=value file: a resolved profile and the run it is for. It is what the recorder reads.
 type Flat struct {

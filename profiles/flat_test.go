@@ -68,7 +68,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 		"relative capture directory":    func(f *Flat) { f.Capture = "capture" },
 		"newline in a directory":        func(f *Flat) { f.Capture = "/a\nb" },
 		"carriage return in a run name": func(f *Flat) { f.Run = "a\rb" },
-		"a value of 4,097 bytes":        func(f *Flat) { f.Capture = "/" + strings.Repeat("x", 4096) },
+		"a value of 4,096 bytes":        func(f *Flat) { f.Capture = "/" + strings.Repeat("x", 4095) },
 		"a name that is not UTF-8":      func(f *Flat) { f.Capture = "/\xff" },
 	} {
 		f := exampleFlat(t)

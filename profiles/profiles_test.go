@@ -145,6 +145,9 @@ func TestErrorsFromOutsideNameTheirPlace(t *testing.T) {
 		want string
 	}{
 		{Request{Environ: map[string]string{"SIGMATRACE_RECORD_BUGDET": "1"}}, `SIGMATRACE_RECORD_BUGDET: unknown variable; did you mean "SIGMATRACE_RECORD_BUDGET"?`},
+		{Request{Environ: map[string]string{"SIGMATRACE_MERGE_THREADS": "1"}}, `SIGMATRACE_MERGE_THREADS: unknown variable`},
+		{Request{Environ: map[string]string{"SIGMATRACE_BUDGET": "1"}}, `SIGMATRACE_BUDGET: unknown variable; did you mean "SIGMATRACE_RECORD_BUDGET"?`},
+		{Request{Environ: map[string]string{"SIGMATRACE_PROVIDER": "ucx"}}, `SIGMATRACE_PROVIDER: unknown variable; did you mean "SIGMATRACE_PROVIDERS"?`},
 		{Request{Environ: map[string]string{"SIGMATRACE_MODE": "fulll"}}, `SIGMATRACE_MODE: "fulll" is not valid; did you mean "full"?`},
 		{Request{Environ: map[string]string{"SIGMATRACE_PROFILE": "simpel"}}, `environment SIGMATRACE_PROFILE: unknown profile "simpel"; did you mean "simple"?`},
 		{Request{Profile: "ful"}, `command line: unknown profile "ful"; did you mean "full"?`},
@@ -152,6 +155,8 @@ func TestErrorsFromOutsideNameTheirPlace(t *testing.T) {
 		{Request{Set: []string{"record.budget"}}, `--set record.budget: no value`},
 		{Request{Set: []string{"name=x"}}, `--set name: unknown key "name"`},
 		{Request{Set: []string{"record.chunk=1"}}, `--set record.chunk: 1 is less than 16KiB`},
+		{Request{Set: []string{"record.budget=7MiB", "record.chunk=1MiB"}},
+			`command line --set: record.budget: 7MiB is less than 8 chunks of 1MiB (record.chunk, command line --set)`},
 		{Request{Profile: "off"}, `command line: "off" switches tracing off`},
 	} {
 		_, err := Resolve(c.r)
@@ -159,6 +164,11 @@ func TestErrorsFromOutsideNameTheirPlace(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, c.want)
 		}
 	}
+}
+
+// The tests of this repository, for one, have variables of their own.
+func TestVariablesOfOthersAreLeftAlone(t *testing.T) {
+	resolve(t, Request{Environ: map[string]string{"SIGMATRACE_TEST_QUICK": "1", "SIGMATRACE_ALLOWED_SKIPS": "a", "SIGMATRACE_FRESH": "1", "SIGMATRACE_RECORD_BUGDET": ""}})
 }
 
 func TestSearchOrder(t *testing.T) {

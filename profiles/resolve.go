@@ -80,6 +80,7 @@ func Resolve(r Request) (*Resolved, error) {
 	res.applyFiles()
 	problems := res.applyEnvironment(r.Environ)
 	problems = append(problems, res.applyCommandLine(r)...)
+	problems = append(problems, res.checkTogether()...)
 	if err := problems.orNil(); err != nil {
 		return nil, err
 	}
@@ -129,12 +130,45 @@ func (res *Resolved) applyEnvironment(environ map[string]string) Problems {
 		key := twins[name]
 		switch {
 		case key == nil && !contains(known, name):
-			problems = append(problems, &Problem{Where: name, What: "unknown variable", Valid: known, Nearest: Nearest(name, known)})
+			if p := misspelt(name, known); p != nil {
+				problems = append(problems, p)
+			}
 		case key != nil:
 			problems = append(problems, res.set(key, environ[name], name, "environment "+name)...)
 		}
 	}
 	return problems
+}
+
+// misspelt returns the problem of an unknown variable that was meant for a profile: it is in one of the schema's sections, ends like
+// a key, or is much like a known one. Other variables that begin with SIGMATRACE_ belong to somebody else: nil.
+func misspelt(name string, known []string) *Problem {
+	rest := strings.TrimPrefix(name, "SIGMATRACE_")
+	p := &Problem{Where: name, What: "unknown variable", Valid: known, Nearest: nearestVariable(rest, known)}
+	for _, section := range sections() {
+		if strings.HasPrefix(rest, strings.ToUpper(section)+"_") {
+			return p
+		}
+	}
+	if p.Nearest == "" {
+		return nil
+	}
+	return p
+}
+
+// nearestVariable compares what follows the prefix that all have in common.
+func nearestVariable(rest string, known []string) string {
+	var rests []string
+	for _, k := range known {
+		if strings.HasSuffix(k, "_"+rest) {
+			return k
+		}
+		rests = append(rests, strings.TrimPrefix(k, "SIGMATRACE_"))
+	}
+	if nearest := Nearest(rest, rests); nearest != "" {
+		return "SIGMATRACE_" + nearest
+	}
+	return ""
 }
 
 func (res *Resolved) applyCommandLine(r Request) Problems {
@@ -168,6 +202,20 @@ func (res *Resolved) set(key *Key, text, where, source string) Problems {
 	}
 	res.values[key.Name] = Value{Key: key, Text: canonical, Source: source}
 	return nil
+}
+
+// minChunks is how many chunks a budget must hold: the recorder reserves some for tables and definitions.
+const minChunks = 8
+
+// checkTogether checks what no key can by itself.
+func (res *Resolved) checkTogether() Problems {
+	budget, chunk := res.values["record.budget"], res.values["record.chunk"]
+	if res.Size("record.budget") >= minChunks*res.Size("record.chunk") {
+		return nil
+	}
+	return Problems{{Where: budget.Source, Advice: "raise record.budget or lower record.chunk",
+		What: fmt.Sprintf("record.budget: %s is less than %d chunks of %s (record.chunk, %s)", budget.Key.Readable(budget.Text), minChunks,
+			chunk.Key.Readable(chunk.Text), chunk.Source)}}
 }
 
 func settable() []string {

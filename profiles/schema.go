@@ -198,8 +198,8 @@ func (k *Key) Readable(canonical string) string {
 	return canonical
 }
 
-// maxValue bounds one value: a path of PATH_MAX and a little; the reader in C has a buffer for it.
-const maxValue = 4096
+// maxValue bounds one value: a path of PATH_MAX without its end; the reader in C has a buffer for it.
+const maxValue = 4095
 
 func checkText(text string) error {
 	if len(text) > maxValue {
