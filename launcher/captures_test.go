@@ -15,11 +15,11 @@ func elsewhere(t *testing.T, dir string) string {
 	var here, there unix.Stat_t
 	other, err := os.MkdirTemp("/dev/shm", "sigmatrace")
 	if err != nil {
-		t.Skipf("SKIP %s: no second file system: %v", t.Name(), err)
+		t.Skipf("no second file system: %v", err)
 	}
 	t.Cleanup(func() { os.RemoveAll(other) })
 	if unix.Stat(dir, &here) != nil || unix.Stat(other, &there) != nil || here.Dev == there.Dev {
-		t.Skipf("SKIP %s: /dev/shm is no second file system", t.Name())
+		t.Skip("/dev/shm is no second file system")
 	}
 	return other
 }

@@ -190,7 +190,7 @@ func terminal(t *testing.T) (keyboard, tty *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("SKIP %s: no pseudo terminals: %v", t.Name(), err)
+		t.Skipf("no pseudo terminals: %v", err)
 	}
 	t.Cleanup(func() { keyboard.Close() })
 	if err := unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0); err != nil {

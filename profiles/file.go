@@ -21,7 +21,7 @@ var builtin embed.FS
 const maxFile = 1 << 20
 
 // nameForm keeps profile names usable as file names, in comma lists and in messages.
-var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 // Off is the reserved name that switches tracing off.
 const Off = "off"
@@ -76,7 +76,7 @@ func FileName(path string) string { return strings.TrimSuffix(filepath.Base(path
 func CheckName(name string) error {
 	if name == Off || !nameForm.MatchString(name) {
 		return &Problem{What: fmt.Sprintf("%q cannot name a profile", name),
-			Advice: "letters, digits, '_', '.' and '-', at most 64, beginning with a letter or digit; \"off\" is taken"}
+			Advice: "letters, digits, '_', '.' and '-', at most 63, beginning with a letter or digit; \"off\" is taken"}
 	}
 	return nil
 }
