@@ -160,7 +160,7 @@ func (f *File) readAt(b []byte, offset int64) (int, error) {
 // readBlocks lists the blocks. nextData, which may be nil, jumps over reserved blocks that were never written.
 func (f *File) readBlocks(nextData func(int64) (int64, error)) error {
 	step := int64(f.header.ChunkBytes)
-	for offset := int64(headerBytes); offset < f.size; offset += step {
+	for offset := int64(HeaderBytes); offset < f.size; offset += step {
 		ch, kind, err := f.readBlock(offset)
 		switch {
 		case err != nil:
