@@ -160,7 +160,7 @@ func (f *File) readAt(b []byte, offset int64) (int, error) {
 // readBlocks lists the blocks. nextData, which may be nil, jumps over reserved blocks that were never written.
 func (f *File) readBlocks(nextData func(int64) (int64, error)) error {
 	step := int64(f.header.ChunkBytes)
-	for offset := int64(headerBytes); offset < f.size; offset += step {
+	for offset := int64(HeaderBytes); offset < f.size; offset += step {
 		ch, kind, err := f.readBlock(offset)
 		switch {
 		case err != nil:
@@ -235,7 +235,7 @@ func (f *File) readPayload(ch *Chunk, buf []byte, padding int) (payload []byte, 
 	want := int(ch.Committed)
 	if room := int(f.header.ChunkBytes) - blockHeader; want > room {
 		rest = f.errorf(ErrCorrupt, ch.Offset+32, "%d bytes committed in a block with room for %d", want, room)
-		want = room
+		want = 0 // where its records end is not known, and the zeros behind them would read as records
 	}
 	if int(ch.Domain) >= len(f.header.Domains) {
 		rest = f.errorf(ErrCorrupt, ch.Offset+5, "clock domain %d of %d", ch.Domain, len(f.header.Domains))

@@ -14,8 +14,10 @@ const (
 	Minor = 0
 )
 
+// HeaderBytes is the size of a file's header, behind which its blocks lie.
+const HeaderBytes = 4096
+
 const (
-	headerBytes    = 4096
 	minChunkBytes  = 16 << 10
 	maxChunkBytes  = 1 << 20
 	byteOrder      = 0x01020304
@@ -168,7 +170,7 @@ func cString(b []byte) string {
 
 // readHeader reads and checks the file's header.
 func (f *File) readHeader() error {
-	var buf [headerBytes]byte
+	var buf [HeaderBytes]byte
 	n, err := f.readAt(buf[:], 0)
 	if err != nil {
 		return err
@@ -181,8 +183,8 @@ func (f *File) readHeader() error {
 		return f.errorf(ErrTruncated, 0, "the header was never written")
 	case string(buf[:min(n, 8)]) != fileMagic[:min(n, 8)]:
 		return f.errorf(ErrForeign, 0, "it begins with %q, not %q", buf[:min(n, 8)], fileMagic)
-	case n < headerBytes:
-		return f.errorf(ErrTruncated, int64(n), "the header ends after %d of %d bytes", n, headerBytes)
+	case n < HeaderBytes:
+		return f.errorf(ErrTruncated, int64(n), "the header ends after %d of %d bytes", n, HeaderBytes)
 	}
 	switch order := le.Uint32(buf[12:]); order {
 	case byteOrder:
@@ -199,7 +201,7 @@ func (f *File) readHeader() error {
 	if h.Major == 0 {
 		return f.errorf(ErrCorrupt, 8, "version 0")
 	}
-	if v := le.Uint32(buf[16:]); v != headerBytes {
+	if v := le.Uint32(buf[16:]); v != HeaderBytes {
 		return f.errorf(ErrCorrupt, 16, "a header of %d bytes", v)
 	}
 	h.ChunkBytes = le.Uint32(buf[20:])
