@@ -12,27 +12,24 @@ import (
 const ahead = 8 << 20
 
 // Ordered calls encode for 0 <= i < n, workers of them at a time. What they write reaches out in order of i: the part whose turn it
-// is writes through, those after it up to a fixed amount into memory. The number of bytes written is returned.
-func Ordered(ctx context.Context, out io.Writer, workers, n int, encode func(ctx context.Context, i int, w io.Writer) error) (int64, error) {
+// is writes through, those after it up to a fixed amount into memory.
+func Ordered(ctx context.Context, out io.Writer, workers, n int, encode func(ctx context.Context, i int, w io.Writer) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	encoding, waiting := make(chan struct{}, workers), make(chan struct{}, 2*workers)
-	c := &counted{w: out}
 	turn := make(chan struct{})
 	close(turn)
 	for i := range n {
 		select {
 		case waiting <- struct{}{}:
 		case <-ctx.Done():
-			err := failure(g.Wait(), ctx)
-			return c.n, err
+			return failure(g.Wait(), ctx)
 		}
 		select {
 		case encoding <- struct{}{}:
 		case <-ctx.Done():
-			err := failure(g.Wait(), ctx)
-			return c.n, err
+			return failure(g.Wait(), ctx)
 		}
-		p := &part{ctx: ctx, out: c, turn: turn}
+		p := &part{ctx: ctx, out: out, turn: turn}
 		next := make(chan struct{})
 		turn = next
 		g.Go(func() error {
@@ -49,8 +46,7 @@ func Ordered(ctx context.Context, out io.Writer, workers, n int, encode func(ctx
 			return nil
 		})
 	}
-	err := g.Wait()
-	return c.n, err
+	return g.Wait()
 }
 
 // failure is what ended the parts, or the caller's own cancellation.
@@ -59,17 +55,6 @@ func failure(err error, ctx context.Context) error {
 		return err
 	}
 	return context.Cause(ctx)
-}
-
-type counted struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counted) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
 }
 
 type part struct {

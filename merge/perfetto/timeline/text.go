@@ -1,7 +1,10 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -47,7 +50,7 @@ const (
 	argAmbiguous
 	argImmediate
 	argReversed
-	ownArgs
+	ownArgs // how many there are
 )
 
 var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "requests", "polls", "posted_bytes", "status", "status_name",
@@ -69,7 +72,7 @@ type fieldText struct {
 	field    int // index into Op.Fields
 	kind     ArgKind
 	keepZero bool
-	values   map[uint64]Sym // names of an enumeration's values or of a set of flags
+	values   []Sym // names of an enumeration's values or of a set of flags; noSym where there is none
 }
 
 type eventText struct {
@@ -77,11 +80,9 @@ type eventText struct {
 	name     Sym
 	layer    Sym
 	fields   []fieldText
-	byOpcode map[uint64]Sym // names by the opcode field, where the event counts as no operation
+	byOpcode []Sym // names by the opcode field, where the event counts as no operation
 	opcode   int
 	bytes    int // index of the field that holds the posted bytes, or -1
-	statuses []string
-	sign     int32
 }
 
 // texts holds what turns operations into names and arguments.
@@ -90,12 +91,6 @@ type texts struct {
 	peers    []Sym        // by endpoint
 	threads  []map[uint32]Sym
 	statuses map[string][]Sym // by layer
-	unknown  Sym
-	Error    Sym
-	Polls    Sym
-	Posted   Sym
-	Complete Sym
-	Received Sym
 }
 
 // Well-known symbols of every plan.
@@ -108,6 +103,9 @@ const (
 	symUnknownThread
 )
 
+var wellKnown = []string{SymError: "error", SymPosted: "posted", SymComplete: "completed", SymReceived: "received",
+	symPolls: "empty polls", symUnknownThread: "unknown thread"}
+
 func (p *Plan) makeTexts() {
 	index := map[string]Sym{}
 	sym := func(s string) Sym {
@@ -119,7 +117,7 @@ func (p *Plan) makeTexts() {
 		}
 		return i
 	}
-	for _, s := range []string{"error", "posted", "completed", "received", "empty polls", "unknown thread"} {
+	for _, s := range wellKnown {
 		sym(s)
 	}
 	p.ArgNames = append(p.ArgNames, ownArgNames[:]...)
@@ -143,8 +141,8 @@ func (p *Plan) makeTexts() {
 		p.text.events[e.ID] = p.eventText(e, sym, arg)
 	}
 	p.text.statuses = map[string][]Sym{}
-	for layer, names := range statusNames {
-		for _, n := range names {
+	for _, layer := range slices.Sorted(maps.Keys(statusNames)) {
+		for _, n := range statusNames[layer] {
 			p.text.statuses[layer] = append(p.text.statuses[layer], sym(n))
 		}
 	}
@@ -158,8 +156,8 @@ func (p *Plan) makeTexts() {
 	p.text.threads = make([]map[uint32]Sym, len(p.Run.Processes))
 	for i := range p.Run.Processes {
 		p.text.threads[i] = map[uint32]Sym{}
-		for t, name := range p.Run.Processes[i].Threads {
-			p.text.threads[i][t] = sym(name)
+		for _, t := range slices.Sorted(maps.Keys(p.Run.Processes[i].Threads)) {
+			p.text.threads[i][t] = sym(p.Run.Processes[i].Threads[t])
 		}
 	}
 }
@@ -175,10 +173,7 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 		t.name = sym(strings.TrimPrefix(e.Name, e.Layer+"_"))
 		if i := e.Layout.FieldIndex("opcode"); i >= 0 && e.Layout.Fields[i].Type == catalogue.Enum {
 			t.opcode = i
-			t.byOpcode = map[uint64]Sym{}
-			for n, v := range catalogue.Default.Enums[e.Layout.Fields[i].Of] {
-				t.byOpcode[v] = sym(n)
-			}
+			t.byOpcode = symbols(catalogue.Default.Enums[e.Layout.Fields[i].Of], sym)
 		}
 	}
 	for i, f := range e.Layout.Fields {
@@ -197,12 +192,9 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 		case catalogue.Ticks:
 			ft.kind = Uint
 		case catalogue.Enum:
-			ft.kind, ft.keepZero, ft.values = Text, true, map[uint64]Sym{}
-			for n, v := range catalogue.Default.Enums[f.Of] {
-				ft.values[v] = sym(n)
-			}
+			ft.kind, ft.keepZero, ft.values = Text, true, symbols(catalogue.Default.Enums[f.Of], sym)
 		case catalogue.Flags:
-			ft.kind, ft.values = Text, flagNames(catalogue.Default.Enums[f.Of], sym)
+			ft.kind, ft.values = Text, symbols(flagSets(catalogue.Default.Enums[f.Of]), sym)
 		default: // objects are the endpoint itself; bytes are the operation's own; the rest cannot be in Op.Fields
 			continue
 		}
@@ -214,30 +206,56 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 	return t
 }
 
-// flagNames makes the name of every set of the flags of an enumeration: "signaled|inline".
-func flagNames(flags map[string]uint64, sym func(string) Sym) map[uint64]Sym {
-	names := map[uint64]string{}
-	for n, v := range flags {
-		names[v] = n
+// noSym stands for a value without a name; values over maxNamed have none.
+const (
+	noSym    Sym = -1
+	maxNamed     = 1 << 12
+)
+
+// symbols makes a table by value. Symbols are made in order of value: Plan.Symbols is the same every time.
+func symbols(names map[string]uint64, sym func(string) Sym) []Sym {
+	var table []Sym
+	byValue := slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		return cmp.Or(cmp.Compare(names[a], names[b]), cmp.Compare(a, b))
+	})
+	for _, n := range byValue {
+		if v := names[n]; v < maxNamed {
+			for uint64(len(table)) <= v {
+				table = append(table, noSym)
+			}
+			table[v] = sym(n)
+		}
 	}
+	return table
+}
+
+// flagSets gives every set of the flags of an enumeration a name: "signaled|inline".
+func flagSets(flags map[string]uint64) map[string]uint64 {
 	sets := map[uint64]string{0: ""}
-	for bit := uint64(1); bit != 0; bit <<= 1 {
-		if names[bit] == "" {
-			continue
-		}
-		with := map[uint64]string{}
-		for set, name := range sets {
-			with[set|bit] = strings.TrimPrefix(name+"|"+names[bit], "|")
-		}
-		for set, name := range with {
-			sets[set] = name
+	for bit := uint64(1); bit < maxNamed; bit <<= 1 {
+		for name, v := range flags {
+			if v == bit {
+				with := maps.Clone(sets)
+				for set, s := range sets {
+					with[set|bit] = strings.TrimPrefix(s+"|"+name, "|")
+				}
+				sets = with
+			}
 		}
 	}
-	out := map[uint64]Sym{}
+	out := map[string]uint64{}
 	for set, name := range sets {
-		out[set] = sym(name)
+		out[name] = set
 	}
 	return out
+}
+
+// named is the name of value v in a table.
+func named(table []Sym, v uint64) (Sym, bool) {
+	if v >= uint64(len(table)) || table[v] == noSym {
+		return 0, false
+	}
+	return table[v], true
 }
 
 // Name is the name of an operation's slice.
@@ -249,7 +267,7 @@ func (p *Plan) Name(op *ops.Op) Sym {
 			return p.text.events[id].name
 		}
 	case t.byOpcode != nil:
-		if s, ok := t.byOpcode[op.Fields[t.opcode]]; ok {
+		if s, ok := named(t.byOpcode, op.Fields[t.opcode]); ok {
 			return s
 		}
 	}
@@ -290,7 +308,7 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 		switch {
 		case v == 0 && !f.keepZero:
 		case f.kind == Text:
-			if s, ok := f.values[v]; ok {
+			if s, ok := named(f.values, v); ok {
 				text(f.arg, s)
 			} else {
 				num(f.arg, v)

@@ -39,7 +39,7 @@ const (
 var counterNames = [Counters]string{"outstanding requests", "send bytes posted", "receive bytes posted", "one-sided bytes posted", "call bytes posted"}
 
 // totalOf is the counter that Op.Total belongs to.
-var totalOf = map[ops.Role]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveBytes, ops.OneSided: OneSidedBytes, ops.Local: CallBytes}
+var totalOf = [...]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveBytes, ops.OneSided: OneSidedBytes, ops.Local: CallBytes}
 
 // Track is a row of the trace that slices or counter values are written to. Lanes of one endpoint are tracks of the same name.
 type Track struct {
