@@ -34,14 +34,13 @@ static void add_range(uintptr_t begin, uintptr_t end)
     __atomic_store_n(&used, n + 1, __ATOMIC_RELEASE);
 }
 
-/* libucp.so.0, and libucp-0123abcd.so.0 as Python wheels name it; and this library, since a function of UCX that ends in a jump to
- * another one leaves the address of our call. */
-static int find_ranges(struct dl_phdr_info *info, size_t size, void *data)
+/* libucp.so.0, and libucp-0123abcd.so.0 as Python wheels name it. A function of UCX that ends in a jump to another one leaves the address
+ * of its own caller: so this library as well, and what it calls where that is another preload. */
+static int find_ranges(struct dl_phdr_info *info, size_t size, void *real)
 {
     (void)size;
-    (void)data;
     const char *base = strrchr(info->dlpi_name, '/');
-    uintptr_t begin = UINTPTR_MAX, end = 0, own = (uintptr_t)&used;
+    uintptr_t begin = UINTPTR_MAX, end = 0, own = (uintptr_t)&used, called = (uintptr_t)real;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
         if (h->p_type != PT_LOAD)
@@ -51,7 +50,7 @@ static int find_ranges(struct dl_phdr_info *info, size_t size, void *data)
         if (info->dlpi_addr + h->p_vaddr + h->p_memsz > end)
             end = info->dlpi_addr + h->p_vaddr + h->p_memsz;
     }
-    if (!strncmp(base ? base + 1 : info->dlpi_name, "libucp", 6) || (own >= begin && own < end))
+    if (!strncmp(base ? base + 1 : info->dlpi_name, "libucp", 6) || (own >= begin && own < end) || (called >= begin && called < end))
         add_range(begin, end);
     return 0;
 }
@@ -77,7 +76,7 @@ void *ucx_resolve(void *place)
     if (p) {
         while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
             st_pause();
-        dl_iterate_phdr(find_ranges, NULL);
+        dl_iterate_phdr(find_ranges, p);
         __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
         __atomic_store_n((void **)place, p, __ATOMIC_RELEASE);
     }
@@ -133,8 +132,8 @@ ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, ucs_status_ptr_t result)
         record(c, c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
         if (f->done)
             ucx_complete(c->t, c->object, f->time, c->id, f->bytes, f->tag, f->status);
-    } else if (c->info) {
-        /* a receive that was complete on return: what it has got, and from which tag, is told by a completion */
+    } else if (c->info && memcmp(c->info, &c->before, sizeof c->before)) {
+        /* a receive that was complete on return, and UCX says (1.13 does not) what it has got from which tag: a completion holds it */
         ucp_tag_recv_info_t info = *c->info;
         record(c, ST_UCP_RESULT_PENDING);
         ucx_complete(c->t, c->object, st_mode == ST_FULL ? st_clock() : 0, c->id, info.length, info.sender_tag, UCS_OK);

@@ -64,6 +64,7 @@ struct ucx_frame {
     bool done;   /* the request's callback has run, on this thread, before the call returned */
     int status;
     uint64_t time, bytes, tag;
+    ucp_tag_recv_info_t info; /* where UCX may say what a receive that was complete on return has got */
     struct ucx_call *carried; /* an nbr call, which UCX carries out by the nbx form: that one tracks the request */
 };
 
@@ -77,7 +78,6 @@ struct ucx_thread {
     uint64_t next_id, end_id;
     struct ucx_frame frames[UCX_FRAMES], deeper;
     uint16_t cache[UCX_CACHE];
-    ucp_tag_recv_info_t info; /* where UCX says what a receive that was complete on return has got */
 };
 extern __thread struct ucx_thread ucx_thread __attribute__((tls_model("initial-exec")));
 
@@ -89,7 +89,8 @@ struct ucx_call {
     uint64_t begin; /* 0 in aggregate mode, which reads no clock */
     uint64_t bytes, tag, mask, local, remote, rkey;
     uint64_t id; /* given to the request; 0: its completion cannot be learned */
-    const ucp_tag_recv_info_t *info; /* receives: filled when complete on return; NULL: not known */
+    const ucp_tag_recv_info_t *info; /* receives: filled when complete on return, by some versions of UCX */
+    ucp_tag_recv_info_t before;      /* what was there before */
     ucs_status_ptr_t result; /* of the nbx call that carries out an nbr call */
     uint16_t slot;
     uint8_t event, api;

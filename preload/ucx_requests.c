@@ -197,12 +197,15 @@ const ucp_request_param_t *ucx_track_nbx(struct ucx_call *c, const ucp_request_p
         if (mask & UCP_OP_ATTR_FIELD_MEMH)
             copy->memh = param->memh;
     }
-    if (c->event == ST_EV_UCP_TAG_RECV) {
+    if (c->event == ST_EV_UCP_TAG_RECV && !(mask & UCP_OP_ATTR_FLAG_NO_IMM_CMPL) && ucx_thread.depth < UCX_FRAMES) {
         if (!(mask & UCP_OP_ATTR_FIELD_RECV_INFO)) {
+            ucp_tag_recv_info_t *info = &ucx_thread.frames[ucx_thread.depth].info;
+            info->length = info->sender_tag = ~0ull;
             mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-            copy->recv_info.tag_info = &ucx_thread.info;
+            copy->recv_info.tag_info = info;
         }
         c->info = copy->recv_info.tag_info;
+        c->before = *c->info;
     }
     copy->op_attr_mask = mask | UCP_OP_ATTR_FIELD_CALLBACK;
     copy->cb.send = (ucp_send_nbx_callback_t)mine;

@@ -17,6 +17,7 @@ func TestDump(t *testing.T) {
 		for id, e := range p.endpoints {
 			fmt.Printf("   ep %d worker %d source %d name %q addr %d ended %v\n", id, e.worker, e.source, e.name, len(e.address), e.ended)
 		}
+		for _, c := range p.completions { for _, r := range p.requests { if r.id==c.id && r.status==1 && r.event==4 && os.Getenv("V") != "" { fmt.Printf("   recv %+v -> %+v\n", r, c) } } }
 		st := map[[3]uint64]int{}
 		for _, r := range p.requests {
 			st[[3]uint64{uint64(r.event), r.status, r.api}]++
