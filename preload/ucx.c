@@ -1,0 +1,169 @@
+/* Provider ucx: the table of hooked functions, where the real ones are, and the frame of every hook. */
+#define _GNU_SOURCE
+#include "ucx.h"
+
+#include <errno.h>
+#include <link.h>
+#include <string.h>
+
+struct ucx_real ucx_real;
+
+#define ENTRY(f) {#f, NULL, (void *)(f), (void **)&ucx_real.f},
+static const struct st_hook table[] = {UCX_FUNCTIONS(ENTRY){NULL, NULL, NULL, NULL}};
+
+__attribute__((constructor)) static void init(void) { st_hooks("ucp_", table); }
+
+/* ---- who calls --------------------------------------------------------------------------------------------------------------- */
+
+#define RANGES 4
+static struct {
+    uintptr_t begin, end;
+} ranges[RANGES];
+static unsigned used;
+
+static void add_range(uintptr_t begin, uintptr_t end)
+{
+    unsigned n = __atomic_load_n(&used, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < n; i++)
+        if (ranges[i].begin == begin)
+            return;
+    if (n == RANGES)
+        return;
+    ranges[n].begin = begin;
+    ranges[n].end = end;
+    __atomic_store_n(&used, n + 1, __ATOMIC_RELEASE);
+}
+
+/* libucp.so.0, and libucp-0123abcd.so.0 as Python wheels name it. A function of UCX that ends in a jump to another one leaves the address
+ * of its own caller: so this library as well, and what it calls where that is another preload. */
+static int find_ranges(struct dl_phdr_info *info, size_t size, void *real)
+{
+    (void)size;
+    const char *base = strrchr(info->dlpi_name, '/');
+    uintptr_t begin = UINTPTR_MAX, end = 0, own = (uintptr_t)&used, called = (uintptr_t)real;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        if (h->p_type != PT_LOAD)
+            continue;
+        if (info->dlpi_addr + h->p_vaddr < begin)
+            begin = info->dlpi_addr + h->p_vaddr;
+        if (info->dlpi_addr + h->p_vaddr + h->p_memsz > end)
+            end = info->dlpi_addr + h->p_vaddr + h->p_memsz;
+    }
+    if (!strncmp(base ? base + 1 : info->dlpi_name, "libucp", 6) || (own >= begin && own < end) || (called >= begin && called < end))
+        add_range(begin, end);
+    return 0;
+}
+
+bool ucx_internal(const void *caller)
+{
+    unsigned n = __atomic_load_n(&used, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < n; i++)
+        if ((uintptr_t)caller >= ranges[i].begin && (uintptr_t)caller < ranges[i].end)
+            return true;
+    return false;
+}
+
+/* ---- real functions ---------------------------------------------------------------------------------------------------------- */
+
+static intptr_t absent(void) { return UCS_ERR_UNSUPPORTED; }
+
+void *ucx_resolve(void *place)
+{
+    static int busy;
+    int saved = errno;
+    void *p = st_next(table[(void **)place - (void **)&ucx_real].name, NULL);
+    if (p) {
+        while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
+            st_pause();
+        dl_iterate_phdr(find_ranges, p);
+        __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+        __atomic_store_n((void **)place, p, __ATOMIC_RELEASE);
+    }
+    errno = saved;
+    return p ? p : (void *)absent;
+}
+
+/* ---- the frame of a hook ----------------------------------------------------------------------------------------------------- */
+
+struct st_thread *ucx_enter_nested(const void *caller, bool *reopened)
+{
+    if (!ucx_thread.depth)
+        return st_enter(ST_LAYER_UCP);
+    if (ucx_internal(caller))
+        return NULL;
+    st_open(ST_LAYER_UCP);
+    struct st_thread *t = st_enter(ST_LAYER_UCP);
+    if (t)
+        *reopened = true;
+    else
+        st_close(ST_LAYER_UCP, 0);
+    return t;
+}
+
+/* The call was made by this process: a child forked by a callback that returns from it finds the state of its parent wiped. */
+static inline bool alive(struct ucx_call *c)
+{
+    if (st_likely(c->t->ready))
+        return true;
+    c->t = st_self;
+    return false;
+}
+
+static inline void record(struct ucx_call *c, unsigned status)
+{
+    if (st_likely(st_mode == ST_FULL))
+        st_rec_ucp_request(c->t, c->begin, c->event, c->object, c->bytes, c->tag, c->mask, c->local, c->remote, c->rkey,
+                           status == ST_UCP_RESULT_PENDING ? c->id : 0, status, c->api, st_clock() - c->begin);
+    else if (st_mode == ST_SIMPLE)
+        st_rec_call(c->t, c->begin, ST_EV_UCP_CALL, c->object, c->event, 1, c->bytes, 0, st_clock() - c->begin);
+    st_count(c->t, c->object, c->event, c->bytes, 1);
+    if (status == ST_UCP_RESULT_DONE)
+        st_count(c->t, c->object, ST_EV_UCP_COMPLETION, 0, 0);
+}
+
+ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, ucs_status_ptr_t result)
+{
+    struct ucx_frame *f = c->frame;
+    ucx_end();
+    if (st_unlikely(UCS_PTR_IS_ERR(result) || !alive(c))) {
+        ucx_untrack(c, false);
+    } else if (result) {
+        record(c, c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
+        if (f->done)
+            ucx_complete(c->t, c->object, f->time, c->id, f->bytes, f->tag, f->status);
+    } else if (c->info && memcmp(c->info, &c->before, sizeof c->before)) {
+        /* a receive that was complete on return, and UCX says (1.13 does not) what it has got from which tag: a completion holds it */
+        ucp_tag_recv_info_t info = *c->info;
+        record(c, ST_UCP_RESULT_PENDING);
+        ucx_complete(c->t, c->object, st_mode == ST_FULL ? st_clock() : 0, c->id, info.length, info.sender_tag, UCS_OK);
+        ucx_untrack(c, true);
+    } else {
+        record(c, ST_UCP_RESULT_DONE);
+        ucx_untrack(c, false);
+    }
+    ucx_leave(c);
+    return result;
+}
+
+ucs_status_t ucx_finish_status(struct ucx_call *c, ucs_status_t status)
+{
+    ucx_end();
+    if (st_likely(status >= 0) && alive(c))
+        record(c, status == UCS_OK ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_IMPLICIT);
+    ucx_leave(c);
+    return status;
+}
+
+ucs_status_t ucx_finish_carried(struct ucx_call *c, ucs_status_t status, bool done)
+{
+    if (c->carried) {
+        ucx_finish_request(c, c->result);
+        return status;
+    }
+    ucx_end();
+    if (status >= 0 && alive(c))
+        record(c, status == UCS_OK && done ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_UNTRACKED);
+    ucx_leave(c);
+    return status;
+}
