@@ -1,0 +1,355 @@
+/* Posting through the context's table: post_send, post_recv, post_srq_recv, bind_mw; and the batch that ibv_wr_* shares. */
+#define _GNU_SOURCE
+#include "ibverbs_request.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- batch: everything about a request is read before the real call; once it is posted, another thread may have reaped and freed it --- */
+
+__thread struct batch batch;
+static pthread_key_t batch_end;
+static int batch_end_made;
+
+static void batch_free(void *p)
+{
+    struct batch *b = p;
+    if (b->requests)
+        munmap(b->requests, b->room * sizeof *b->requests);
+    if (b->sges)
+        munmap(b->sges, b->sges_room * sizeof *b->sges);
+    memset(b, 0, sizeof *b);
+}
+
+__attribute__((constructor)) static void start(void) { batch_end_made = !pthread_key_create(&batch_end, batch_free); }
+
+/* Makes room for n more elements. 0, or -1 without memory. */
+static int grow(void **array, uint32_t *room, uint32_t used, size_t n, size_t element)
+{
+    size_t want = *room ? *room : 65536 / element;
+    while (want < used + n)
+        want *= 2;
+    if (want > UINT32_MAX)
+        return -1;
+    int saved = errno;
+    void *m = *room ? mremap(*array, *room * element, want * element, MREMAP_MAYMOVE)
+                    : mmap(NULL, want * element, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m == MAP_FAILED) {
+        errno = saved;
+        return -1;
+    }
+    *array = m;
+    *room = (uint32_t)want;
+    if (batch_end_made)
+        pthread_setspecific(batch_end, &batch);
+    errno = saved;
+    return 0;
+}
+
+struct request *batch_request(const struct ibv_qp *qp, unsigned opcode)
+{
+    static __thread struct request none;
+    struct batch *b = &batch;
+    struct request *r = &none;
+    if (st_likely(b->used < b->room) || !grow((void **)&b->requests, &b->room, b->used, 1, sizeof *r))
+        r = &b->requests[b->used++];
+    memset(r, 0, sizeof *r);
+    r->qp = qp;
+    r->opcode = opcode < OPCODES ? (uint8_t)opcode : IBV_WR_DRIVER1;
+    return r;
+}
+
+void batch_sges(struct request *r, const struct ibv_sge *list, size_t n)
+{
+    struct batch *b = &batch;
+    if (b->sges_used + n > b->sges_room && grow((void **)&b->sges, &b->sges_room, b->sges_used, n, sizeof *list)) {
+        r->sges = 1;
+        return;
+    }
+    r->more = b->sges_used;
+    memcpy(&b->sges[b->sges_used], list, n * sizeof *list);
+    b->sges_used += (uint32_t)n;
+}
+
+void batch_drop(const struct ibv_qp *qp, uint32_t from)
+{
+    struct batch *b = &batch;
+    uint32_t kept = from;
+    for (uint32_t i = from; i < b->used; i++)
+        if (b->requests[i].qp != qp)
+            b->requests[kept++] = b->requests[i];
+    b->used = kept;
+    if (!kept)
+        b->sges_used = 0;
+}
+
+/* ---- recording -------------------------------------------------------------------------------------------------------------------- */
+
+void record_unusual(struct st_thread *t, uint64_t now, struct st_object *o, const struct request *r, unsigned event, unsigned call)
+{
+    uint64_t peer = r->ah ? peer_of(r) : 0;
+    uint32_t local = stored_key(&o->user[USER_LOCAL_KEY], r->local_key), remote = stored_key(&o->user[USER_REMOTE_KEY], r->remote_key);
+    unsigned flags = r->flags | (o->flags & QP_SIGNAL_ALL);
+    int full = st_mode == ST_FULL;
+    if (event == ST_EV_VERBS_ATOMIC) {
+        if (full)
+            st_rec_verbs_atomic(t, now, event, o, r->wr_id, r->bytes, r->opcode, flags, r->local_address, local, r->remote_address, remote, r->compare_add, r->swap, call);
+    } else if (event == ST_EV_VERBS_SEND && r->ah) {
+        event = ST_EV_VERBS_DATAGRAM;
+        if (full)
+            st_rec_verbs_datagram(t, now, event, o, r->wr_id, r->bytes, r->opcode, flags, r->sges, r->local_address, local, peer >> 24, r->remote_qpn, r->immediate, call);
+    } else if (full) {
+        st_rec_verbs_request(t, now, event, o, r->wr_id, r->bytes, r->opcode, flags, r->sges, r->local_address, local, r->remote_address, remote, r->immediate, call);
+    }
+    if (full)
+        for (uint32_t i = 1; i < r->sges; i++) {
+            const struct ibv_sge *s = &batch.sges[r->more + i - 1];
+            st_rec_verbs_sge(t, now, ST_EV_VERBS_SGE, o, i, s->addr, r->flags & IBV_SEND_INLINE ? 0 : st_hash_key(s->lkey), s->length);
+        }
+    st_count_peer(t, o, event, peer, r->bytes, !call);
+}
+
+static unsigned event_of(const struct request *r)
+{
+    unsigned event = opcodes[r->opcode].event;
+    return event == ST_EV_VERBS_SEND && r->ah ? ST_EV_VERBS_DATAGRAM : event;
+}
+
+void batch_posted(struct st_thread *t, uint64_t begin, struct ibv_qp *qp, uint32_t from, uint32_t accepted)
+{
+    struct batch *b = &batch;
+    struct st_object *o = qp_of(qp);
+    const struct request *first = NULL;
+    uint64_t bytes = 0, duration = st_mode == ST_SIMPLE ? st_clock() - begin : 0;
+    uint32_t n = 0;
+    if (st_mode == ST_SIMPLE) {
+        for (uint32_t i = from; i < b->used && n < accepted; i++)
+            if (b->requests[i].qp == qp) {
+                if (!n++)
+                    first = &b->requests[i];
+                bytes += b->requests[i].bytes;
+            }
+        if (first)
+            st_rec_call(t, begin, ST_EV_VERBS_CALL, o, event_of(first), n, bytes, first->ah ? first->remote_qpn : 0, duration);
+        n = 0;
+    }
+    for (uint32_t i = from; i < b->used && n < accepted; i++)
+        if (b->requests[i].qp == qp)
+            record_request(t, begin, o, &b->requests[i], opcodes[b->requests[i].opcode].event, !!n++);
+}
+
+/* ---- post_send -------------------------------------------------------------------------------------------------------------------- */
+
+static inline void read_request(struct request *r, const struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+    unsigned opcode = wr->opcode < OPCODES ? wr->opcode : IBV_WR_DRIVER1, has = opcodes[opcode].has;
+    int n = wr->num_sge;
+    r->wr_id = wr->wr_id;
+    r->opcode = (uint8_t)opcode;
+    r->flags = wr->send_flags & 0x1f;
+    r->sges = (uint32_t)n;
+    r->bytes = r->local_address = 0;
+    r->local_key = 0;
+    if (st_likely(n > 0)) {
+        const struct ibv_sge *s = wr->sg_list;
+        r->local_address = s->addr;
+        r->local_key = r->flags & IBV_SEND_INLINE ? 0 : s->lkey; /* not looked at by the driver, so not always set */
+        r->bytes = s->length;
+        for (int i = 1; st_unlikely(i < n); i++)
+            r->bytes += s[i].length;
+    }
+    r->remote_address = 0;
+    r->remote_key = r->immediate = r->remote_qpn = 0;
+    r->ah = NULL;
+    if (has & HAS_REMOTE) {
+        r->remote_address = wr->wr.rdma.remote_addr;
+        r->remote_key = wr->wr.rdma.rkey;
+    }
+    if (has & HAS_IMMEDIATE)
+        r->immediate = ntohl(wr->imm_data);
+    if (st_unlikely(has & (HAS_KEY | HAS_OPERANDS))) {
+        if (has & HAS_KEY) {
+            r->immediate = (uint32_t)st_hash_key(wr->invalidate_rkey);
+        } else {
+            r->remote_address = wr->wr.atomic.remote_addr;
+            r->remote_key = wr->wr.atomic.rkey;
+            r->compare_add = wr->wr.atomic.compare_add;
+            r->swap = opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : 0;
+        }
+    }
+    r->qp = qp;
+    r->wr = wr;
+}
+
+/* What only an unconnected queue pair has, or a bind: by type and opcode, since the fields are a union. */
+static void read_rest(struct request *r, struct ibv_qp *qp, const struct ibv_send_wr *wr)
+{
+    if (opcodes[r->opcode].event == ST_EV_VERBS_SEND && (qp->qp_type == IBV_QPT_UD || qp_of(qp)->flags & QP_UNCONNECTED)) {
+        r->ah = wr->wr.ud.ah;
+        r->remote_qpn = wr->wr.ud.remote_qpn;
+    } else if (r->opcode == IBV_WR_BIND_MW) {
+        r->remote_address = wr->bind_mw.bind_info.addr;
+        r->remote_key = wr->bind_mw.rkey;
+    }
+    if (r->sges > 1)
+        batch_sges(r, wr->sg_list + 1, r->sges - 1);
+}
+
+static int post_list(struct st_thread *t, const struct context *c, struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad)
+{
+    uint32_t from = batch.used;
+    uint64_t begin = st_clock();
+    for (const struct ibv_send_wr *wr = list; wr; wr = wr->next) {
+        struct request *r = batch_request(qp, wr->opcode);
+        read_request(r, qp, wr);
+        read_rest(r, qp, wr);
+    }
+    int rc = c->post_send(qp, list, bad);
+    uint32_t accepted = batch.used - from;
+    if (st_unlikely(rc)) { /* those before *bad */
+        uint32_t i = 0;
+        while (i < accepted && bad && batch.requests[from + i].wr != *bad)
+            i++;
+        accepted = bad && i < accepted ? i : 0;
+    }
+    if (accepted)
+        batch_posted(t, begin, qp, from, accepted);
+    batch_drop(qp, from);
+    return rc;
+}
+
+int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    const struct context *c = context_of(qp->context);
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    int rc;
+    if (st_unlikely(!t))
+        return c->post_send(qp, wr, bad);
+    if (st_likely(wr && !wr->next && wr->num_sge <= 1 && qp->qp_type == IBV_QPT_RC && st_mode == ST_FULL && wr->opcode <= IBV_WR_RDMA_READ)) {
+        struct request r;
+        uint64_t begin = st_clock();
+        read_request(&r, qp, wr);
+        rc = c->post_send(qp, wr, bad);
+        if (st_likely(rc == 0)) {
+            struct st_object *o = qp_of(qp);
+            record_request(t, begin, o, &r, opcodes[r.opcode].event, 0);
+        }
+    } else {
+        rc = post_list(t, c, qp, wr, bad);
+    }
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
+
+/* ibv_bind_mw of a window of type 1 posts a request of its own. */
+int hook_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+    const struct context *c = context_of(qp->context);
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    if (!t)
+        return c->bind_mw(qp, mw, bind);
+    uint32_t from = batch.used;
+    uint64_t begin = st_clock();
+    struct request *r = batch_request(qp, IBV_WR_BIND_MW);
+    r->wr_id = bind->wr_id;
+    r->flags = bind->send_flags & 0x1f;
+    r->remote_address = bind->bind_info.addr;
+    int rc = c->bind_mw(qp, mw, bind);
+    if (rc == 0)
+        batch_posted(t, begin, qp, from, 1);
+    batch_drop(qp, from);
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
+
+/* ---- receives --------------------------------------------------------------------------------------------------------------------- */
+
+/* Receives go through the batch as well: of a queue that is not a queue pair, the key is its address. */
+static void read_receives(const void *queue, const struct ibv_recv_wr *list)
+{
+    for (const struct ibv_recv_wr *wr = list; wr; wr = wr->next) {
+        struct request *r = batch_request(queue, 0);
+        r->wr = (const void *)wr;
+        r->wr_id = wr->wr_id;
+        r->sges = (uint32_t)wr->num_sge;
+        for (int i = 0; i < wr->num_sge; i++)
+            r->bytes += wr->sg_list[i].length;
+        if (wr->num_sge > 0) {
+            r->local_address = wr->sg_list[0].addr;
+            r->local_key = wr->sg_list[0].lkey;
+        }
+        if (wr->num_sge > 1)
+            batch_sges(r, wr->sg_list + 1, (size_t)wr->num_sge - 1);
+    }
+}
+
+static void record_receives(struct st_thread *t, uint64_t begin, struct st_object *o, uint32_t from, uint32_t accepted)
+{
+    const struct request *first = &batch.requests[from];
+    if (st_mode == ST_SIMPLE) {
+        uint64_t bytes = 0, duration = st_clock() - begin;
+        for (uint32_t i = 0; i < accepted; i++)
+            bytes += first[i].bytes;
+        st_rec_call(t, begin, ST_EV_VERBS_CALL, o, ST_EV_VERBS_RECV, accepted, bytes, 0, duration);
+    }
+    for (uint32_t i = 0; i < accepted; i++) {
+        const struct request *r = &first[i];
+        if (st_mode == ST_FULL) {
+            st_rec_verbs_receive(t, begin, ST_EV_VERBS_RECV, o, r->wr_id, r->bytes, r->sges, r->local_address, stored_key(&o->user[USER_LOCAL_KEY], r->local_key), !!i);
+            for (uint32_t k = 1; k < r->sges; k++) {
+                const struct ibv_sge *s = &batch.sges[r->more + k - 1];
+                st_rec_verbs_sge(t, begin, ST_EV_VERBS_SGE, o, k, s->addr, st_hash_key(s->lkey), s->length);
+            }
+        }
+        st_count(t, o, ST_EV_VERBS_RECV, r->bytes, !i);
+    }
+}
+
+/* How many of the batch's requests from index `from` on were accepted, when the call returned rc. */
+static uint32_t receives_accepted(uint32_t from, int rc, struct ibv_recv_wr **bad)
+{
+    uint32_t n = batch.used - from, i = 0;
+    if (!rc)
+        return n;
+    while (i < n && bad && (const void *)batch.requests[from + i].wr != (const void *)*bad)
+        i++;
+    return bad && i < n ? i : 0;
+}
+
+int hook_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    const struct context *c = context_of(qp->context);
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    if (!t)
+        return c->post_recv(qp, wr, bad);
+    uint32_t from = batch.used;
+    uint64_t begin = st_clock();
+    read_receives(qp, wr);
+    int rc = c->post_recv(qp, wr, bad);
+    uint32_t n = receives_accepted(from, rc, bad);
+    if (n)
+        record_receives(t, begin, qp_of(qp), from, n);
+    batch_drop(qp, from);
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
+
+int hook_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    const struct context *c = context_of(srq->context);
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    if (!t)
+        return c->post_srq_recv(srq, wr, bad);
+    uint32_t from = batch.used;
+    uint64_t begin = st_clock();
+    read_receives(srq, wr);
+    int rc = c->post_srq_recv(srq, wr, bad);
+    uint32_t n = receives_accepted(from, rc, bad);
+    if (n)
+        record_receives(t, begin, srq_of(srq), from, n);
+    batch_drop((const void *)srq, from);
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
