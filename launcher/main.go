@@ -16,6 +16,7 @@ var version = "devel"
 // commands is the table of subcommands; each has a file of its own.
 func commands() []*cli.Command {
 	return []*cli.Command{
+		dumpCommand(),
 		launchCommand(),
 		profileCommand(),
 	}
