@@ -1,0 +1,5 @@
+#!/bin/sh
+# The project's numbers as JSON lines; arguments choose groups: recording hooks bytes merge.
+set -eu
+cd "$(dirname "$0")/../.."
+exec scripts/go.sh run ./tests/bench "$@"
