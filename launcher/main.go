@@ -17,6 +17,9 @@ var version = "devel"
 func commands() []*cli.Command {
 	return []*cli.Command{
 		launchCommand(),
+		mergeCommand(),
+		exportCommand(),
+		infoCommand(),
 		profileCommand(),
 	}
 }
