@@ -206,8 +206,11 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 		return nil, err
 	}
 	results := match.NewResults(file, b.sort)
-	lossy := func(i uint32) bool { return in.processes[i].lossy() }
-	summary, err := match.Run(ctx, sorted, results, lossy, func(done, total int64) { o.Progress(StageMatching, done, total) })
+	known := match.Knowledge{
+		Lossy:     func(i uint32) bool { return in.processes[i].lossy() },
+		Displaced: func(h *match.Half) bool { return in.processes[h.Process].displaced(h) },
+	}
+	summary, err := match.Run(ctx, sorted, results, known, func(done, total int64) { o.Progress(StageMatching, done, total) })
 	if err != nil {
 		return nil, err
 	}

@@ -70,6 +70,16 @@ func (p *process) pair(ctx context.Context, top *topology.Map, cat *catalogue.Ca
 	return err
 }
 
+// displaced tells whether a receive that never ended, and was posted before a receive, may have taken a message of its tag.
+func (p *process) displaced(h *match.Half) bool {
+	for _, o := range p.counts.Open {
+		if o.Worker == h.Object && o.Post <= h.Post && h.Tag&o.Mask == o.Tag&o.Mask {
+			return true
+		}
+	}
+	return false
+}
+
 // sumTables adds the aggregate tables up. They count in every mode, and on when recording has stopped.
 func (p *process) sumTables(f *capture.File) error {
 	type key struct {

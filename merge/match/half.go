@@ -38,11 +38,12 @@ type Half struct {
 	Sequence   uint64
 	Flow       uint64 // of a send: the flow's number if it is matched
 	Bytes      uint64
+	Tag        uint64 // of a tagged receive
 	Post, Done int64
 	Process    uint32
 	Object     uint32 // endpoint, queue pair or worker that the message went through
 	Thread     uint32
-	Flags      ops.Flag // Ambiguous where the order is not sure, Unfinished
+	Flags      ops.Flag // Ambiguous where the order is not sure, Unfinished, Failed
 	Side       Side
 	Rule       Rule
 }
@@ -51,7 +52,7 @@ type Half struct {
 func TimeOrder(ns int64) uint64 { return uint64(ns) ^ 1<<63 }
 
 // halfBytes is the size of an encoded Half.
-const halfBytes = 72
+const halfBytes = 80
 
 // Put encodes h.
 func (h *Half) Put(b []byte) {
@@ -68,6 +69,7 @@ func (h *Half) Put(b []byte) {
 	le.PutUint32(b[64:], h.Thread)
 	le.PutUint16(b[68:], uint16(h.Flags))
 	b[70], b[71] = byte(h.Side), byte(h.Rule)
+	le.PutUint64(b[72:], h.Tag)
 }
 
 // Get decodes h.
@@ -77,7 +79,7 @@ func (h *Half) Get(b []byte) {
 		Stream: le.Uint64(b), Order: le.Uint64(b[8:]), Sequence: le.Uint64(b[16:]), Flow: le.Uint64(b[24:]), Bytes: le.Uint64(b[32:]),
 		Post: int64(le.Uint64(b[40:])), Done: int64(le.Uint64(b[48:])),
 		Process: le.Uint32(b[56:]), Object: le.Uint32(b[60:]), Thread: le.Uint32(b[64:]), Flags: ops.Flag(le.Uint16(b[68:])),
-		Side: Side(b[70]), Rule: Rule(b[71]),
+		Side: Side(b[70]), Rule: Rule(b[71]), Tag: le.Uint64(b[72:]),
 	}
 }
 

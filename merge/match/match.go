@@ -49,13 +49,21 @@ type matcher struct {
 	in      *spill.Sorted[Half, *Half]
 	out     *Results
 	batch   []Result
-	lossy   func(process uint32) bool
+	known   Knowledge
 	summary Summary
 }
 
-// Run matches all halves and adds the results to out. lossy says which processes lost records.
-func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, lossy func(process uint32) bool, progress func(done, total int64)) (*Summary, error) {
-	m := &matcher{in: in, out: out, lossy: lossy, summary: Summary{Unmatched: map[string]int64{}}}
+// Knowledge is what matching asks about processes.
+type Knowledge struct {
+	Lossy func(process uint32) bool // records are missing
+	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
+	// message of its tag.
+	Displaced func(receive *Half) bool
+}
+
+// Run matches all halves and adds the results to out.
+func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, known Knowledge, progress func(done, total int64)) (*Summary, error) {
+	m := &matcher{in: in, out: out, known: known, summary: Summary{Unmatched: map[string]int64{}}}
 	scan := in.From(0)
 	more, err := scan.Next()
 	for n := 0; more && err == nil; n++ {
@@ -98,7 +106,7 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 		}
 		if h.Process != process {
 			process = h.Process
-			g.lost = g.lost || m.lossy(process)
+			g.lost = g.lost || m.known.Lossy(process)
 		}
 		more, err = scan.Next()
 		if err != nil || !more || scan.Value.Stream != g.first.Stream {
@@ -141,6 +149,8 @@ func (m *matcher) join(g *group) error {
 			err = m.pair(&sends.Value, &receives.Value, flags)
 		case takeSend:
 			m.alone(g, NoReceiveRecorded)
+		case receives.Value.Flags&ops.Unfinished != 0:
+			m.summary.Unmatched[Unfinished]++
 		default:
 			m.alone(g, NoSendRecorded)
 		}
@@ -165,9 +175,13 @@ func (m *matcher) alone(g *group, cause string) {
 }
 
 func (m *matcher) pair(s, r *Half, flags ops.Flag) error {
+	if r.Flags&ops.Unfinished != 0 {
+		m.summary.Unmatched[Unfinished] += 2
+		return nil
+	}
 	flags |= (s.Flags | r.Flags) & ops.Ambiguous
-	if s.Bytes != r.Bytes {
-		flags |= ops.Ambiguous // the two cannot be one message
+	if (s.Bytes != r.Bytes && r.Flags&ops.Failed == 0) || (r.Rule == Rank && m.known.Displaced(r)) {
+		flags |= ops.Ambiguous // they may not be one message
 	}
 	m.summary.Matched++
 	if flags&ops.Ambiguous != 0 {

@@ -26,6 +26,7 @@ type Counts struct {
 	Surplus    int64            // completions whose request was not found
 	Overflow   int64            // requests beyond the limit of outstanding ones: kept as points in time
 	Unfinished int64
+	Open       []OpenReceive
 }
 
 // Layers, as the catalogue names them.

@@ -294,7 +294,7 @@ func (p *Pairer) newHalf(e *entry, side match.Side) match.Half {
 	op := &e.op
 	return match.Half{
 		Sequence: op.Sequence, Bytes: op.Bytes, Post: op.Post, Done: op.Done, Process: p.process.Index, Object: e.state.object.ID,
-		Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished), Side: side,
+		Tag: e.tag, Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished | ops.Failed), Side: side,
 	}
 }
 

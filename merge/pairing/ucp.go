@@ -102,7 +102,7 @@ func (p *Pairer) ucpCompletion(ev *capture.Event) {
 
 func (p *Pairer) ucpEnd(i int32, x early) {
 	e := p.slab.at(i)
-	if e.op.Role == ops.Target && x.status == 0 {
+	if e.op.Role == ops.Target && (x.status == 0 || x.status == truncated) {
 		e.tag, e.tagKnown, e.op.Bytes = x.tag, true, x.bytes
 	}
 	p.complete(i, x.ns, x.status, 0)
@@ -125,12 +125,34 @@ func (p *Pairer) flushed(flush *state, posted, done int64) {
 	}
 }
 
+// truncated is UCS_ERR_MESSAGE_TRUNCATED: the receive took a message, but had no room for all of it.
+const truncated = -9
+
+// maxOpen bounds the receives of OpenReceives.
+const maxOpen = 1 << 16
+
+// OpenReceive is a receive of any of several tags that was never seen to end. Receives behind it that could not overtake it show that
+// it took a message; of which tag is not known.
+type OpenReceive struct {
+	Worker    uint32
+	Post      int64
+	Tag, Mask uint64
+}
+
 // halfOf describes a two-sided operation for matching, or tells why it cannot have a partner.
 func (p *Pairer) halfOf(e *entry) (match.Half, string) {
-	if e.op.Flags&ops.Failed != 0 {
+	switch {
+	case e.op.Event == catalogue.EventUcpTagRecv && e.op.Status == truncated:
+	case e.op.Flags&ops.Failed != 0:
 		return match.Half{}, match.Failed
-	}
-	if e.op.Role == ops.Target && e.op.Flags&ops.Unfinished != 0 {
+	case e.op.Event == catalogue.EventUcpTagRecv && e.op.Flags&ops.Unfinished != 0 && !e.tagKnown:
+		if len(p.Counts.Open) < maxOpen {
+			f := &e.op.Fields
+			p.Counts.Open = append(p.Counts.Open, OpenReceive{e.state.object.ID, e.op.Post, f[catalogue.UcpRequestTag], f[catalogue.UcpRequestMask]})
+		}
+		return match.Half{}, match.Unfinished
+	case e.op.Event == catalogue.EventUcpTagRecv: // one that has not ended keeps its place in the order
+	case e.op.Role == ops.Target && e.op.Flags&ops.Unfinished != 0:
 		return match.Half{}, match.Unfinished
 	}
 	switch e.op.Event {
