@@ -147,6 +147,10 @@ func readProcess(path string, cat *catalogue.Catalogue) (*process, error) {
 	for _, e := range f.Problems() {
 		p.problem(e)
 	}
+	// The mapped back end reserves a block before it gives it out; the written one has them all in the file at an orderly end.
+	if need := headerBytes + int64(p.live.Blocks)*int64(p.header.ChunkBytes); p.size < need && (p.header.BackEnd == capture.Mapped || p.live.EndMark != capture.EndNone) {
+		p.problem(&capture.Error{Path: path, Offset: p.size, Kind: capture.ErrTruncated, Detail: fmt.Sprintf("the file ends here, %d bytes before its last block does", need-p.size)})
+	}
 	next := map[uint32]uint32{}
 	for _, ch := range f.Chunks() {
 		if ch.Sequence != next[ch.Thread] {
@@ -169,8 +173,11 @@ func readProcess(path string, cat *catalogue.Catalogue) (*process, error) {
 	return p, nil
 }
 
-// chunkHeader is the size of a chunk's header in the file.
-const chunkHeader = 64
+// Sizes of the headers of a file and of a chunk.
+const (
+	headerBytes = 4096
+	chunkHeader = 64
+)
 
 func minTick(a, b uint64) uint64 {
 	if a == 0 {

@@ -219,7 +219,8 @@ func (p *Pairer) counters(ev *capture.Event) {
 		s.posted = n
 	}
 	if n := ev.Fields[capture.CountersReceived]; n > s.received {
-		s.received += n - s.received
+		s.receiveK += n - s.received
+		s.received = n
 		s.lost = true
 	}
 	if n := ev.Fields[capture.CountersCompleted]; n > s.completed {
