@@ -18,6 +18,9 @@ func commands() []*cli.Command {
 	return []*cli.Command{
 		dumpCommand(),
 		launchCommand(),
+		mergeCommand(),
+		exportCommand(),
+		infoCommand(),
 		profileCommand(),
 	}
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/sigmatrace/sigmatrace/profiles"
+)
+
+func init() {
+	merger = func(ctx context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
+		p := newProgressLine(os.Stderr)
+		defer p.end()
+		info, err := merge.Run(ctx, dir, merge.Options{Memory: o.Memory, Exports: exportsOf(o.Exports), Progress: p.show})
+		if err != nil {
+			return nil, err
+		}
+		return info, nil
+	}
+}
+
+// exportsOf keeps an empty list empty: it means no exports, while none given means the default ones.
+func exportsOf(names []string) []string {
+	if names == nil {
+		return []string{}
+	}
+	return names
+}
+
+func mergeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "merge",
+		Usage:     "merge a run's captures into trace and matrices",
+		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--exports LIST] [--json] RUN",
+		Description: "Merges what captures there are: of a run that has ended, was killed, or still goes on. Captures are never changed, and a merge can be\n" +
+			"repeated at any time. The exit status is 3 where the trace is incomplete.",
+		ArgsUsage: "RUN",
+		Flags: append(mergeFlags(),
+			&cli.StringFlag{Name: "exports", Usage: "write `LIST`: " + strings.Join(exportNames(), ", "), Value: strings.Join(merge.DefaultExports, ",")},
+			&cli.BoolFlag{Name: "json", Usage: "print the run's account as JSON"}),
+		Action: runMerge,
+	}
+}
+
+func mergeFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "j", Usage: "use `N` cores; 0: all"},
+		&cli.StringFlag{Name: "memory", Usage: "use at most `SIZE` of memory", Value: profiles.FormatSize(merge.DefaultMemory)},
+	}
+}
+
+func exportNames() []string {
+	var names []string
+	for _, e := range merge.Exporters {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+// mergeInput takes the run directory and the options that merge, export and info share.
+func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
+	var o merge.Options
+	if c.NArg() != 1 {
+		return nil, o, &usageError{err: fmt.Errorf("%d arguments; the run directory is taken", c.NArg()), hint: fmt.Sprintf("see `%s --help`", c.Command.HelpName)}
+	}
+	memory, err := profiles.ParseSize(c.String("memory"))
+	if err != nil {
+		return nil, o, &usageError{err: fmt.Errorf("--memory: %w", err)}
+	}
+	if memory < merge.MinMemory {
+		return nil, o, &usageError{err: fmt.Errorf("--memory: %s is less than %s", profiles.FormatSize(memory), profiles.FormatSize(merge.MinMemory))}
+	}
+	if c.Int("j") < 0 {
+		return nil, o, &usageError{err: fmt.Errorf("-j: %d is negative", c.Int("j"))}
+	}
+	o.Memory, o.Workers = memory, c.Int("j")
+	dir, err := rundir.Open(c.Args().First())
+	return dir, o, err
+}
+
+// interruptible returns a context that SIGINT and SIGTERM end; what is being written then leaves nothing behind.
+func interruptible(c *cli.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(c.Context, unix.SIGINT, unix.SIGTERM)
+}
+
+func runMerge(c *cli.Context) error {
+	dir, o, err := mergeInput(c)
+	if err != nil {
+		return err
+	}
+	o.Exports = []string{}
+	for name := range strings.SplitSeq(c.String("exports"), ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			o.Exports = append(o.Exports, name)
+		}
+	}
+	ctx, stop := interruptible(c)
+	defer stop()
+	p := newProgressLine(os.Stderr)
+	o.Progress = p.show
+	info, err := merge.Run(ctx, dir, o)
+	p.end()
+	if err != nil {
+		return wrongExport(err)
+	}
+	if !info.Complete() {
+		setStatus(c, exitIncomplete)
+	}
+	if c.Bool("json") {
+		return printJSON(c.App.Writer, info)
+	}
+	info.Summary(os.Stderr)
+	return nil
+}
+
+// wrongExport makes an export that does not exist a usage error.
+func wrongExport(err error) error {
+	if errors.Is(err, merge.ErrUnknownExport) {
+		return &usageError{err: err}
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package merge
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sigmatrace/sigmatrace/merge/perfetto"
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
+)
+
+// Exporter writes one result of a merge. Write may be stopped at any byte: the file gets its name only when Write has succeeded.
+type Exporter struct {
+	Name  string // as Options.Exports and `sigmatrace export --format` call it
+	File  string // in the run directory
+	Write func(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error
+}
+
+// ExportOptions narrow an export.
+type ExportOptions struct {
+	Layers []string // nil means all
+}
+
+// DefaultExports are written where nothing else is asked for.
+var DefaultExports = []string{"perfetto", "matrix"}
+
+// Exporters is the table of exports.
+var Exporters = []Exporter{
+	{"perfetto", "trace.pftrace", writePerfetto},
+	{"matrix", "matrix.json", writeMatrix},
+}
+
+func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
+	stats, err := perfetto.Write(ctx, w, m, perfetto.Options{Workers: cap(m.limit), Layers: o.Layers})
+	if err == nil {
+		m.opts.Log.Debug("trace written", "slices", stats.Slices, "bytes", stats.Bytes)
+	}
+	return err
+}
+
+func writeMatrix(_ context.Context, m *Merged, w io.Writer, o ExportOptions) error {
+	text, err := m.matrix.JSON(o.Layers)
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	return err
+}
+
+// ErrUnknownExport is the error of an export that is not in the table.
+var ErrUnknownExport = errors.New("unknown export")
+
+// FindExporter returns the exporter of a name.
+func FindExporter(name string) (*Exporter, error) {
+	var names []string
+	for i := range Exporters {
+		if Exporters[i].Name == name {
+			return &Exporters[i], nil
+		}
+		names = append(names, Exporters[i].Name)
+	}
+	return nil, fmt.Errorf("%w %q: there are %s", ErrUnknownExport, name, strings.Join(names, ", "))
+}
+
+func lookUp(names []string) ([]*Exporter, error) {
+	var all []*Exporter
+	for _, n := range names {
+		e, err := FindExporter(n)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(all, e) {
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
+func (m *Merged) export(ctx context.Context, e *Exporter, dir *rundir.Dir) error {
+	return m.Export(ctx, e, filepath.Join(dir.Path(), e.File), ExportOptions{})
+}
+
+// Export writes one export to path: under another name in the same folder first, and under its own only when all of it is on disk. An
+// earlier export of the name is replaced then; anything in capture folders is refused.
+func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportOptions) (err error) {
+	for _, p := range m.run.Processes {
+		if same(p.File, path) {
+			return fmt.Errorf("writing %s: it is a capture", path)
+		}
+	}
+	m.opts.Progress(StageExport+" "+filepath.Base(path), 0, 1)
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			tmp.Close()
+			os.Remove(tmp.Name())
+			err = fmt.Errorf("writing %s: %w", path, err)
+		}
+	}()
+	w := bufio.NewWriterSize(tmp, 1<<20)
+	if err = e.Write(ctx, m, w, o); err != nil {
+		return err
+	}
+	if err = w.Flush(); err != nil {
+		return err
+	}
+	if err = tmp.Sync(); err != nil {
+		return err
+	}
+	if err = tmp.Close(); err != nil {
+		return err
+	}
+	if err = os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	m.opts.Progress(StageExport+" "+filepath.Base(path), 1, 1)
+	return nil
+}
+
+// same tells whether two paths lead to one file.
+func same(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
+}

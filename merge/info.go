@@ -1,0 +1,289 @@
+package merge
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/match"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+)
+
+// InfoVersion is the major version of Info's JSON; fields are only ever added to one.
+const InfoVersion = 1
+
+// InfoSchema is the JSON schema of Info.
+//
+//go:embed info.schema.json
+var InfoSchema []byte
+
+// Info is the account of a merged run. What is not known is null.
+type Info struct {
+	Version     int                         `json:"version"`
+	Run         string                      `json:"run"`
+	Mode        string                      `json:"mode"` // full, simple, aggregate, or mixed
+	Ranks       Ranks                       `json:"ranks"`
+	Processes   Processes                   `json:"processes"`
+	Events      Events                      `json:"events"`
+	Operations  map[string]map[string]Count `json:"operations"`  // by layer and operation, of the aggregate tables: in every mode
+	Exact       bool                        `json:"exact"`       // operations holds all calls; else it is a lower bound
+	Completions map[string]uint64           `json:"completions"` // by layer
+	Flows       Flows                       `json:"flows"`
+	Unfinished  int64                       `json:"unfinished"` // requests without a completion
+	Surplus     int64                       `json:"surplus"`    // completions without a request
+	Lost        Lost                        `json:"lost"`
+	Clock       ClockInfo                   `json:"clock"`
+	Bytes       Bytes                       `json:"bytes"`
+	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
+	Blind       []Blind                     `json:"blind"`         // queue pairs whose data path was not seen
+	Layer       *string                     `json:"summary_layer"` // the layer nearest the application that all communicating processes have
+}
+
+// Count is a number of operations and their payload.
+type Count struct {
+	Count uint64 `json:"count"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// Events counts the records of the event streams.
+type Events struct {
+	Total      int64            `json:"total"`
+	ByProvider map[string]int64 `json:"by_provider"`
+	ByName     map[string]int64 `json:"by_name"`
+}
+
+// Flows counts what matching found. Matched and Unmatched are of two-sided operations: a matched flow has two of them.
+type Flows struct {
+	Matched   int64            `json:"matched"`
+	Ambiguous int64            `json:"ambiguous"` // of the matched: may belong to a neighbour
+	Unmatched map[string]int64 `json:"unmatched"` // sends and receives, by cause
+}
+
+// Lost counts the events that found no room, and their payload.
+type Lost struct {
+	Events uint64 `json:"events"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+// ClockInfo is what is known of the run's clock.
+type ClockInfo struct {
+	Source            *string           `json:"source"`
+	Nodes             []ops.Clock       `json:"nodes"`
+	Steps             int               `json:"steps"` // of a node's wall clock, taken out
+	ReceiveBeforeSend ReceiveBeforeSend `json:"receive_before_send"`
+}
+
+// ReceiveBeforeSend counts messages that by the run's clock were received before they were sent; null where none were matched.
+type ReceiveBeforeSend struct {
+	Count   *int64 `json:"count"`
+	WorstNS *int64 `json:"worst_ns"` // 0 where there were none
+}
+
+// Bytes is the size of the captures, and what an event takes of it: chunk headers included, definitions and reserved space not.
+type Bytes struct {
+	Capture  int64    `json:"capture"`
+	PerEvent *float64 `json:"per_event"`
+}
+
+// Blind is a queue pair whose data path goes round everything that is hooked.
+type Blind struct {
+	Rank   *int64 `json:"rank"`
+	Host   string `json:"host"`
+	Pid    uint32 `json:"pid"`
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// JSON encodes the account.
+func (i *Info) JSON() (json.RawMessage, error) {
+	b, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encoding the run's account: %w", err)
+	}
+	return b, nil
+}
+
+// ParseInfo reads the account that a merge left in the manifest.
+func ParseInfo(text []byte) (*Info, error) {
+	var i Info
+	if err := json.Unmarshal(text, &i); err != nil {
+		return nil, fmt.Errorf("reading the merge's account: %w", err)
+	}
+	if i.Version > InfoVersion || i.Version < 1 {
+		return nil, fmt.Errorf("reading the merge's account: version %d, this program knows %d", i.Version, InfoVersion)
+	}
+	return &i, nil
+}
+
+func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summary, run *ops.Run) *Info {
+	i := &Info{
+		Version: InfoVersion, Run: name, Mode: in.mode(cat), Exact: len(in.damaged) == 0, Completions: map[string]uint64{},
+		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
+		Operations: map[string]map[string]Count{}, Flows: Flows{Matched: s.Matched, Ambiguous: s.Ambiguous, Unmatched: s.Unmatched},
+		Damaged: in.damaged, Blind: []Blind{},
+	}
+	if i.Damaged == nil {
+		i.Damaged = []Damage{}
+	}
+	payload := int64(0)
+	for _, p := range in.processes {
+		i.addProcess(p, cat)
+		payload += p.bytes
+	}
+	if i.Events.Total > 0 {
+		per := float64(payload) / float64(i.Events.Total)
+		per = math.Round(per*1000) / 1000
+		i.Bytes.PerEvent = &per
+	}
+	i.Ranks, i.Processes = in.ranks()
+	i.Clock.Nodes = run.Clocks
+	if run.ClockSource != "" {
+		i.Clock.Source = &run.ClockSource
+	}
+	for _, c := range in.clocks {
+		i.Clock.Steps += c.Steps
+	}
+	if s.Matched > 0 {
+		i.Clock.ReceiveBeforeSend = ReceiveBeforeSend{&s.ReceiveBeforeSend, &s.WorstNS}
+	}
+	i.Layer = in.summaryLayer(cat)
+	return i
+}
+
+func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
+	for id, n := range p.counts.Events {
+		if e := cat.Event(uint16(id)); n > 0 && e != nil {
+			i.Events.Total += n
+			i.Events.ByProvider[e.Provider] += n
+			i.Events.ByName[e.Name] += n
+		}
+	}
+	for _, t := range p.totals {
+		e := cat.Event(t.event)
+		switch {
+		case e == nil:
+		case e.Kind == catalogue.Completion:
+			i.Completions[e.Layer] += t.count
+		case e.Operation != "":
+			layer := i.Operations[e.Layer]
+			if layer == nil {
+				layer = emptyLayer(cat, e.Layer)
+				i.Operations[e.Layer] = layer
+			}
+			c := layer[e.Operation]
+			c.Count += t.count
+			c.Bytes += t.bytes
+			layer[e.Operation] = c
+		}
+	}
+	for cause, n := range p.counts.Unmatched {
+		i.Flows.Unmatched[cause] += n
+	}
+	i.Unfinished += p.counts.Unfinished
+	i.Surplus += p.counts.Surplus
+	i.Lost.Events += p.live.LostEvents
+	i.Lost.Bytes += p.live.LostBytes
+	i.Bytes.Capture += p.size
+	i.Exact = i.Exact && p.live.LostTables == 0 && len(p.problems) == 0
+	for _, e := range p.problems {
+		i.Damaged = append(i.Damaged, damageOf(p.path, e))
+	}
+	for _, o := range p.topology.Carry {
+		if o.Blind != "" {
+			i.Blind = append(i.Blind, Blind{p.rank(), p.header.Hostname, p.header.Pid, o.Name(), o.Blind})
+		}
+	}
+}
+
+// emptyLayer has every operation of a layer, counted 0 times.
+func emptyLayer(cat *catalogue.Catalogue, name string) map[string]Count {
+	m := map[string]Count{}
+	for _, l := range cat.Layers {
+		if l.Name == name {
+			for _, o := range l.Operations {
+				m[o] = Count{}
+			}
+		}
+	}
+	return m
+}
+
+func (in *inventory) mode(cat *catalogue.Catalogue) string {
+	mode := ""
+	for _, p := range in.processes {
+		switch m := cat.EnumName("mode", uint64(p.header.Mode)); mode {
+		case "":
+			mode = m
+		case m:
+		default:
+			return "mixed"
+		}
+	}
+	return mode
+}
+
+// summaryLayer returns the layer nearest the application that all processes with traffic have, else the one that most have.
+func (in *inventory) summaryLayer(cat *catalogue.Catalogue) *string {
+	have := map[string]int{}
+	communicating := 0
+	for _, p := range in.processes {
+		seen := map[string]bool{}
+		for _, t := range p.totals {
+			if e := cat.Event(t.event); e != nil && e.Operation != "" && t.count > 0 {
+				seen[e.Layer] = true
+			}
+		}
+		for l := range seen {
+			have[l]++
+		}
+		if len(seen) > 0 {
+			communicating++
+		}
+	}
+	best := ""
+	for _, l := range cat.Layers { // the catalogue lists them from the application down
+		if communicating > 0 && have[l.Name] == communicating {
+			return &l.Name
+		}
+		if have[l.Name] > have[best] {
+			best = l.Name
+		}
+	}
+	if best == "" {
+		return nil
+	}
+	return &best
+}
+
+// clock describes the run's clock. On one node all processes read the same counter, and the bound is that of the fit; between nodes
+// nothing is known of how far their wall clocks are apart.
+func (in *inventory) clock() (source string, nodes []ops.Clock) {
+	nodes = []ops.Clock{}
+	for first := 0; first < len(in.processes); {
+		p := in.processes[first]
+		end, from, to := first, uint64(0), uint64(0)
+		for ; end < len(in.processes) && in.processes[end].node == p.node; end++ {
+			from, to = minTick(from, in.processes[end].from), max(to, in.processes[end].to)
+		}
+		n := ops.Clock{Host: p.header.Hostname}
+		if ns, reason := in.clocks[p.node].Error(from, to); reason != "" {
+			n.Reason = reason
+		} else {
+			ns = math.Ceil(ns)
+			n.ErrorNS = &ns
+		}
+		nodes = append(nodes, n)
+		first = end
+	}
+	if len(nodes) == 0 {
+		return "", nodes
+	}
+	if len(nodes) > 1 {
+		for i := range nodes {
+			nodes[i].ErrorNS, nodes[i].Reason = nil, "how the nodes' system clocks are synchronised is not known"
+		}
+	}
+	return "system clock", nodes
+}

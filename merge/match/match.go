@@ -1,0 +1,207 @@
+package match
+
+import (
+	"context"
+
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+	"github.com/sigmatrace/sigmatrace/merge/spill"
+)
+
+// Causes why a message was not matched.
+const (
+	PeerNotTraced     = "peer not traced"
+	NoReceiveRecorded = "no receive recorded"
+	NoSendRecorded    = "no send recorded"
+	LostRecords       = "lost records"
+	Unfinished        = "unfinished"
+	Failed            = "error"
+	NoTagRecorded     = "sender's tag not recorded"
+	Multicast         = "multicast"
+)
+
+// Halves and Results are the external sorts that matching works on.
+type (
+	Halves  = spill.Sorter[Half, *Half]
+	Results = spill.Sorter[Result, *Result]
+)
+
+// NewHalves makes the sorter of a run's halves.
+func NewHalves(file *spill.File, memory int64) *Halves {
+	return spill.NewSorter[Half](file, halfBytes, memory)
+}
+
+// NewResults makes the sorter of a run's results.
+func NewResults(file *spill.File, memory int64) *Results {
+	return spill.NewSorter[Result](file, resultBytes, memory)
+}
+
+// Summary counts what matching found.
+type Summary struct {
+	Matched           int64
+	Ambiguous         int64 // of the matched
+	Unmatched         map[string]int64
+	ReceiveBeforeSend int64
+	WorstNS           int64 // by which a receive ended before its send was posted, at most
+}
+
+// matcher carries one pass over all halves.
+type matcher struct {
+	in      *spill.Sorted[Half, *Half]
+	out     *Results
+	batch   []Result
+	known   Knowledge
+	summary Summary
+}
+
+// Knowledge is what matching asks about processes.
+type Knowledge struct {
+	Lossy func(process uint32) bool // records are missing
+	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
+	// message of its tag.
+	Displaced func(receive *Half) bool
+}
+
+// Run matches all halves and adds the results to out.
+func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, known Knowledge, progress func(done, total int64)) (*Summary, error) {
+	m := &matcher{in: in, out: out, known: known, summary: Summary{Unmatched: map[string]int64{}}}
+	scan := in.From(0)
+	more, err := scan.Next()
+	for n := 0; more && err == nil; n++ {
+		if n%1024 == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			progress(scan.Index(), in.Len())
+		}
+		var g group
+		if g, more, err = m.survey(scan); err == nil {
+			err = m.join(&g)
+		}
+	}
+	if err == nil {
+		err = m.flush(0)
+	}
+	progress(in.Len(), in.Len())
+	return &m.summary, err
+}
+
+// group is one stream: its sends are records from to split, its receives split to to.
+type group struct {
+	from, split, to int64
+	first           Half
+	sources         bool // several endpoints send on it
+	lost            bool // a process of it lost records
+}
+
+// survey walks over the group that scan stands on, to the first record behind it.
+func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, err error) {
+	g = group{from: scan.Index(), first: scan.Value}
+	g.split = g.from
+	process := ^uint32(0)
+	for {
+		h := &scan.Value
+		if h.Side == Send {
+			g.split = scan.Index() + 1
+			g.sources = g.sources || h.Process != g.first.Process || h.Object != g.first.Object
+		}
+		if h.Process != process {
+			process = h.Process
+			g.lost = g.lost || m.known.Lossy(process)
+		}
+		more, err = scan.Next()
+		if err != nil || !more || scan.Value.Stream != g.first.Stream {
+			g.to = scan.Index()
+			if !more {
+				g.to = m.in.Len()
+			}
+			return g, more, err
+		}
+	}
+}
+
+func (m *matcher) join(g *group) error {
+	var flags ops.Flag
+	if g.first.Rule != Equal && (g.sources || g.lost || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
+		flags = ops.Ambiguous
+	}
+	sends, receives := m.in.From(g.from), m.in.From(g.split)
+	var haveSend, haveReceive bool
+	step := func(c *spill.Cursor[Half, *Half], end int64) (bool, error) {
+		if c.Index()+1 >= end {
+			return false, nil
+		}
+		return c.Next()
+	}
+	var err error
+	if haveSend, err = step(sends, g.split); err != nil {
+		return err
+	}
+	if haveReceive, err = step(receives, g.to); err != nil {
+		return err
+	}
+	for haveSend || haveReceive {
+		takeSend, takeReceive := haveSend, haveReceive
+		if haveSend && haveReceive && g.first.Rule == Equal {
+			takeSend, takeReceive = sends.Value.Order <= receives.Value.Order, receives.Value.Order <= sends.Value.Order
+		}
+		switch {
+		case takeSend && takeReceive:
+			err = m.pair(&sends.Value, &receives.Value, flags)
+		case takeSend:
+			m.alone(g, NoReceiveRecorded)
+		case receives.Value.Flags&ops.Unfinished != 0:
+			m.summary.Unmatched[Unfinished]++
+		default:
+			m.alone(g, NoSendRecorded)
+		}
+		if takeSend && err == nil {
+			haveSend, err = step(sends, g.split)
+		}
+		if takeReceive && err == nil {
+			haveReceive, err = step(receives, g.to)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *matcher) alone(g *group, cause string) {
+	if g.lost {
+		cause = LostRecords
+	}
+	m.summary.Unmatched[cause]++
+}
+
+func (m *matcher) pair(s, r *Half, flags ops.Flag) error {
+	if r.Flags&ops.Unfinished != 0 {
+		m.summary.Unmatched[Unfinished] += 2
+		return nil
+	}
+	flags |= (s.Flags | r.Flags) & ops.Ambiguous
+	if (s.Bytes != r.Bytes && r.Flags&ops.Failed == 0) || (r.Rule == Rank && m.known.Displaced(r)) {
+		flags |= ops.Ambiguous // they may not be one message
+	}
+	m.summary.Matched++
+	if flags&ops.Ambiguous != 0 {
+		m.summary.Ambiguous++
+	}
+	if early := s.Post - r.Done; early > 0 {
+		m.summary.ReceiveBeforeSend++
+		m.summary.WorstNS = max(m.summary.WorstNS, early)
+	}
+	m.batch = append(m.batch,
+		Result{s.Post, s.Sequence, s.Flow, s.Process, s.Thread, r.Process, r.Object, flags},
+		Result{r.Post, r.Sequence, s.Flow, r.Process, r.Thread, s.Process, s.Object, flags})
+	return m.flush(1024)
+}
+
+func (m *matcher) flush(limit int) error {
+	if len(m.batch) <= limit {
+		return nil
+	}
+	err := m.out.Add(m.batch)
+	m.batch = m.batch[:0]
+	return err
+}

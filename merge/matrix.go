@@ -1,0 +1,242 @@
+package merge
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/topology"
+)
+
+// MatrixVersion is the major version of matrix.json; fields are only ever added to one.
+const MatrixVersion = 1
+
+// MatrixSchema is the JSON schema of matrix.json.
+//
+//go:embed matrix.schema.json
+var MatrixSchema []byte
+
+// Matrix is who sent how much to whom, for each layer on its own: the same bytes appear in several. It comes from the aggregate tables,
+// so it is exact in every mode. The initiator counts; what receivers posted is listed apart, to cross-check.
+type Matrix struct {
+	Version int                     `json:"version"`
+	Run     string                  `json:"run"`
+	Exact   bool                    `json:"exact"` // all calls are in it; else it is a lower bound
+	Layers  map[string]*LayerMatrix `json:"layers"`
+}
+
+// LayerMatrix is one layer's traffic by endpoint or queue pair, by rank, and by node.
+type LayerMatrix struct {
+	Endpoint []EndpointRow `json:"endpoint"`
+	Rank     []PartyRow    `json:"rank"`
+	Node     []PartyRow    `json:"node"`
+	Received []EndpointRow `json:"received"`
+}
+
+// Party is a rank (a number), a process without one ("host:pid") or a node ("host.boot"); null where it is not known.
+type Party any
+
+// End is an endpoint, queue pair, worker or shared receive queue.
+type End struct {
+	Rank *int64 `json:"rank"`
+	Host string `json:"host"`
+	Pid  uint32 `json:"pid"`
+	Kind string `json:"kind"`
+	ID   uint32 `json:"object"`
+	Name string `json:"name"`
+
+	process int
+}
+
+// EndpointRow is the traffic between two ends. Destination is null where it is not known, and so is the source of what was received.
+type EndpointRow struct {
+	Source      *End   `json:"source"`
+	Destination *End   `json:"destination"`
+	Operation   string `json:"operation"`
+	Count       uint64 `json:"count"`
+	Bytes       uint64 `json:"bytes"`
+
+	order int
+}
+
+// PartyRow is the traffic between two ranks or nodes.
+type PartyRow struct {
+	Source      Party  `json:"source"`
+	Destination Party  `json:"destination"`
+	Operation   string `json:"operation"`
+	Count       uint64 `json:"count"`
+	Bytes       uint64 `json:"bytes"`
+}
+
+func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue) *Matrix {
+	m := &Matrix{Version: MatrixVersion, Run: name, Exact: len(in.damaged) == 0, Layers: map[string]*LayerMatrix{}}
+	ends := map[topology.Ref]*End{}
+	end := func(r topology.Ref, o *topology.Object) *End {
+		if o == nil {
+			return nil
+		}
+		e := ends[r]
+		if e == nil {
+			p := in.processes[r.Process]
+			e = &End{p.rank(), p.header.Hostname, p.header.Pid, o.Kind.String(), r.Object, o.Name(), int(r.Process)}
+			if r.Object != 0 {
+				ends[r] = e
+			}
+		}
+		return e
+	}
+	for i, p := range in.processes {
+		m.Exact = m.Exact && p.live.LostTables == 0 && len(p.problems) == 0
+		for _, t := range p.totals {
+			e := cat.Event(t.event)
+			if e == nil || e.Operation == "" || t.count == 0 {
+				continue
+			}
+			layer := m.Layers[e.Layer]
+			if layer == nil {
+				layer = &LayerMatrix{Endpoint: []EndpointRow{}, Rank: []PartyRow{}, Node: []PartyRow{}, Received: []EndpointRow{}}
+				m.Layers[e.Layer] = layer
+			}
+			own := topology.Ref{Process: uint32(i), Object: t.object}
+			o := top.Object(own)
+			if o == nil {
+				o = &topology.Object{ID: t.object}
+			}
+			peer := top.OnlyPeer(o)
+			if t.peer != 0 {
+				peer = top.Datagram(uint32(i), uint32(t.peer>>24), uint32(t.peer&0xffffff), p.topology.Clock.NS(t.first))
+			}
+			number, target := operationOf(cat, e)
+			row := EndpointRow{Source: end(own, o), Destination: end(peer, top.Object(peer)), Operation: e.Operation, Count: t.count, Bytes: t.bytes, order: number}
+			if target {
+				row.Source, row.Destination = row.Destination, row.Source
+				layer.Received = append(layer.Received, row)
+			} else {
+				layer.Endpoint = append(layer.Endpoint, row)
+			}
+		}
+	}
+	for _, l := range m.Layers {
+		l.Endpoint, l.Received = gather(l.Endpoint), gather(l.Received)
+		l.Rank = byParty(l.Endpoint, func(e *End) Party {
+			if e.Rank != nil {
+				return *e.Rank
+			}
+			return fmt.Sprintf("%s:%d", e.Host, e.Pid)
+		})
+		l.Node = byParty(l.Endpoint, func(e *End) Party { return in.processes[e.process].node })
+	}
+	return m
+}
+
+// operationOf returns the number of an event's operation in its layer, and whether the receiving side counts it.
+func operationOf(cat *catalogue.Catalogue, e *catalogue.Event) (number int, target bool) {
+	for _, l := range cat.Layers {
+		if l.Name == e.Layer {
+			return slices.Index(l.Operations, e.Operation), slices.Contains(l.Targets, e.Operation)
+		}
+	}
+	return 0, false
+}
+
+func compareEnds(a, b *End) int {
+	if a == nil || b == nil {
+		return cmp.Compare(btoi(a == nil), btoi(b == nil)) // unknown ends come last
+	}
+	return cmp.Or(cmp.Compare(a.process, b.process), cmp.Compare(a.ID, b.ID))
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// gather sorts rows and adds up those of the same ends and operation.
+func gather(rows []EndpointRow) []EndpointRow {
+	compare := func(a, b EndpointRow) int {
+		return cmp.Or(compareEnds(a.Source, b.Source), compareEnds(a.Destination, b.Destination), cmp.Compare(a.order, b.order))
+	}
+	slices.SortStableFunc(rows, compare)
+	out := rows[:0]
+	for _, r := range rows {
+		if n := len(out); n > 0 && compare(out[n-1], r) == 0 {
+			out[n-1].Count += r.Count
+			out[n-1].Bytes += r.Bytes
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// byParty adds rows up by what their ends belong to.
+func byParty(rows []EndpointRow, of func(*End) Party) []PartyRow {
+	type key struct {
+		source, destination Party
+		operation           string
+	}
+	at := map[key]int{}
+	out := []PartyRow{}
+	order := map[string]int{}
+	party := func(e *End) Party {
+		if e == nil {
+			return nil
+		}
+		return of(e)
+	}
+	for _, r := range rows {
+		order[r.Operation] = r.order
+		k := key{party(r.Source), party(r.Destination), r.Operation}
+		i, ok := at[k]
+		if !ok {
+			i = len(out)
+			at[k] = i
+			out = append(out, PartyRow{Source: k.source, Destination: k.destination, Operation: k.operation})
+		}
+		out[i].Count += r.Count
+		out[i].Bytes += r.Bytes
+	}
+	slices.SortStableFunc(out, func(a, b PartyRow) int {
+		return cmp.Or(compareParties(a.Source, b.Source), compareParties(a.Destination, b.Destination), cmp.Compare(order[a.Operation], order[b.Operation]))
+	})
+	return out
+}
+
+// compareParties puts ranks first, then names, then what is not known.
+func compareParties(a, b Party) int {
+	kind := func(p Party) (int, int64, string) {
+		switch v := p.(type) {
+		case int64:
+			return 0, v, ""
+		case string:
+			return 1, 0, v
+		}
+		return 2, 0, ""
+	}
+	k1, n1, s1 := kind(a)
+	k2, n2, s2 := kind(b)
+	return cmp.Or(cmp.Compare(k1, k2), cmp.Compare(n1, n2), cmp.Compare(s1, s2))
+}
+
+// JSON encodes the matrices of some layers, nil for all.
+func (m *Matrix) JSON(layers []string) ([]byte, error) {
+	some := *m
+	if layers != nil {
+		some.Layers = map[string]*LayerMatrix{}
+		for name, l := range m.Layers {
+			if slices.Contains(layers, name) {
+				some.Layers[name] = l
+			}
+		}
+	}
+	b, err := json.MarshalIndent(&some, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("encoding the matrix: %w", err)
+	}
+	return append(b, '\n'), nil
+}

@@ -1,0 +1,236 @@
+package merge
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
+)
+
+// Ranks counts the ranks of a run by how far each got.
+type Ranks struct {
+	Expected   *int         `json:"expected"` // null where neither launcher nor MPI told
+	Injected   int          `json:"injected"` // the recorder was loaded
+	Active     int          `json:"active"`   // there is a capture
+	Complete   int          `json:"complete"` // its captures came to an orderly end and lost nothing
+	Incomplete []Incomplete `json:"incomplete"`
+}
+
+// Incomplete is a rank, or a process without one, that is not complete. Host and Pid are null where the process was never seen.
+type Incomplete struct {
+	Rank   *int64  `json:"rank"`
+	Host   *string `json:"host"`
+	Pid    *uint32 `json:"pid"`
+	Reason string  `json:"reason"`
+}
+
+// Processes counts the processes that left a capture.
+type Processes struct {
+	Total       int `json:"total"`
+	WithoutRank int `json:"without_rank"`
+	Complete    int `json:"complete"`
+}
+
+// Reasons why a process is not complete.
+const (
+	reasonNotInjected = "not injected"
+	reasonNoCapture   = "no capture"
+	reasonNoEndMark   = "no end mark"
+	reasonRunning     = "still running"
+)
+
+func (p *process) rank() *int64 {
+	if p.header.Rank < 0 {
+		return nil
+	}
+	return &p.header.Rank
+}
+
+// ranks tells how far each rank got.
+func (in *inventory) ranks() (Ranks, Processes) {
+	r := Ranks{Incomplete: []Incomplete{}, Expected: in.expected()}
+	var count Processes
+	injected, active, broken := map[int64]bool{}, map[int64]bool{}, map[int64]bool{}
+	for _, a := range in.alive {
+		if a.Rank >= 0 {
+			injected[a.Rank] = true
+		}
+	}
+	for i, p := range in.processes {
+		count.Total++
+		reason := in.reason(i)
+		if reason == "" {
+			count.Complete++
+		} else {
+			r.Incomplete = append(r.Incomplete, Incomplete{p.rank(), &p.header.Hostname, &p.header.Pid, reason})
+		}
+		if p.header.Rank < 0 {
+			count.WithoutRank++
+			continue
+		}
+		injected[p.header.Rank], active[p.header.Rank] = true, true
+		broken[p.header.Rank] = broken[p.header.Rank] || reason != ""
+	}
+	for _, d := range in.damaged {
+		if !strings.HasSuffix(d.File, capture.Extension) {
+			continue
+		}
+		entry := Incomplete{Reason: "capture cannot be read: " + d.Reason}
+		if pid, start, ok := fromName(d.File); ok {
+			entry.Pid = &pid
+			if a := in.aliveOf(filepath.Base(filepath.Dir(d.File)), pid, start); a != nil {
+				entry.Rank, entry.Host = &a.Rank, &a.Hostname
+				active[a.Rank], broken[a.Rank] = true, true
+			}
+		}
+		r.Incomplete = append(r.Incomplete, entry)
+	}
+	for rank := range injected {
+		if active[rank] {
+			continue
+		}
+		for _, a := range in.alive {
+			if a.Rank == rank {
+				r.Incomplete = append(r.Incomplete, Incomplete{&a.Rank, &a.Hostname, &a.Pid, reasonNoCapture})
+				break
+			}
+		}
+	}
+	if r.Expected != nil {
+		for rank := range int64(*r.Expected) {
+			if !injected[rank] {
+				r.Incomplete = append(r.Incomplete, Incomplete{Rank: &rank, Reason: reasonNotInjected})
+			}
+		}
+	}
+	if count.Total == 0 && len(r.Incomplete) == 0 {
+		r.Incomplete = append(r.Incomplete, Incomplete{Reason: reasonNoCapture})
+	}
+	r.Injected, r.Active = len(injected), len(active)
+	for rank := range active {
+		if !broken[rank] {
+			r.Complete++
+		}
+	}
+	slices.SortStableFunc(r.Incomplete, func(a, b Incomplete) int {
+		key := func(i Incomplete) int64 {
+			if i.Rank == nil {
+				return 1<<63 - 1
+			}
+			return *i.Rank
+		}
+		return cmp.Compare(key(a), key(b))
+	})
+	return r, count
+}
+
+// maxRanks bounds what a damaged header may claim the number of ranks to be.
+const maxRanks = 1 << 22
+
+// expected returns the number of ranks that the launcher counted, else the one that MPI told the processes.
+func (in *inventory) expected() *int {
+	if in.manifest != nil && in.manifest.Run.ExpectedRanks != nil && *in.manifest.Run.ExpectedRanks <= maxRanks {
+		return in.manifest.Run.ExpectedRanks
+	}
+	world := int64(-1)
+	for _, p := range in.processes {
+		world = max(world, p.header.World)
+	}
+	for _, a := range in.alive {
+		world = max(world, a.World)
+	}
+	if world <= 0 || world > maxRanks {
+		return nil
+	}
+	n := int(world)
+	return &n
+}
+
+func (in *inventory) aliveOf(node string, pid uint32, start uint64) *alive {
+	for i := range in.alive {
+		if a := &in.alive[i]; a.node == node && a.Pid == pid && a.StartTime == start {
+			return a
+		}
+	}
+	return nil
+}
+
+// reason tells why a process is not complete, "" where it is.
+func (in *inventory) reason(i int) string {
+	p := in.processes[i]
+	var reasons []string
+	if p.live.EndMark == capture.EndNone && !in.replaced(i) {
+		reason := reasonNoEndMark
+		switch m := in.manifest; {
+		case p.running():
+			reason = reasonRunning
+		case m != nil && m.Run.Signal != nil && m.Run.Dialect == "plain":
+			reason += fmt.Sprintf(" (the command ended by %s)", *m.Run.Signal)
+		}
+		reasons = append(reasons, reason)
+	}
+	if p.live.LostEvents > 0 {
+		reason := "lost events: " + p.live.LostCause.String()
+		if p.live.LostErrno != 0 {
+			reason += " (" + syscall.Errno(p.live.LostErrno).Error() + ")"
+		}
+		reasons = append(reasons, reason)
+	}
+	if p.live.LostTables > 0 {
+		reasons = append(reasons, "lost counts: totals are a lower bound")
+	}
+	if len(p.problems) > 0 {
+		reasons = append(reasons, "damaged: "+p.problems[0].Error())
+	} else if p.gap {
+		reasons = append(reasons, "chunks are missing")
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// replaced tells whether the process went on as another program: exec leaves no end mark, and what was recorded before it is whole.
+func (in *inventory) replaced(i int) bool {
+	h := &in.processes[i].header
+	for _, q := range in.processes[i+1:] {
+		if q.node != in.processes[i].node || q.header.Pid != h.Pid {
+			return false
+		}
+		if q.header.StartTime == h.StartTime && q.header.PidNamespace == h.PidNamespace && q.header.Image > h.Image {
+			return true
+		}
+	}
+	return false
+}
+
+// running tells whether the process is alive on this machine.
+func (p *process) running() bool {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || strings.ReplaceAll(strings.TrimSpace(string(boot)), "-", "") != fmt.Sprintf("%x", p.header.BootID) {
+		return false
+	}
+	var ns syscall.Stat_t
+	if syscall.Stat("/proc/self/ns/pid", &ns) != nil || ns.Ino != p.header.PidNamespace {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.header.Pid))
+	if err != nil {
+		return false
+	}
+	// The second field, the program's name, may hold anything: fields are counted from its closing parenthesis.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const startTime, state = 22 - 3, 0
+	if len(fields) <= startTime || fields[state] == "Z" {
+		return false
+	}
+	start, err := strconv.ParseUint(fields[startTime], 10, 64)
+	return err == nil && start == p.header.StartTime
+}
+
+// Complete tells whether every expected rank is there, whole, and nothing was lost.
+func (i *Info) Complete() bool { return len(i.Ranks.Incomplete) == 0 && len(i.Damaged) == 0 }

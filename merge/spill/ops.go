@@ -1,0 +1,262 @@
+package spill
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
+	"github.com/sigmatrace/sigmatrace/merge/order"
+)
+
+// Key is the place of an operation in the order of its process.
+type Key struct {
+	Post     int64
+	Sequence uint64
+	Thread   uint32
+}
+
+// KeyOf returns the key of an operation.
+func KeyOf(op *ops.Op) Key { return Key{op.Post, op.Sequence, op.Thread} }
+
+// Compare orders keys by (post, thread, sequence).
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Post, o.Post), cmp.Compare(k.Thread, o.Thread), cmp.Compare(k.Sequence, o.Sequence))
+}
+
+// Block is a piece of a run: Count operations in order, from First to Last.
+type Block struct {
+	First, Last Key
+	offset      int64
+	length      uint32
+	Count       uint32
+}
+
+// Writer takes the operations of one process in the order they end and spills them in sorted runs. An operation that begins before
+// what an earlier run already holds goes to a run of late ones, so that few blocks span long times.
+type Writer struct {
+	file      *File
+	blockOps  int
+	main      buffer
+	late      buffer
+	flushed   Key
+	any       bool
+	sorter    order.Sorter
+	encoder   opCoder
+	out       []byte
+	blocks    []Block
+	Count     int64
+	First     int64 // earliest Post
+	LastKnown int64 // latest Done
+}
+
+type buffer struct {
+	ops  []ops.Op
+	refs []order.Ref
+}
+
+// Run sizes in operations. They are fixed so that blocks, and with them the cuts of partitions, do not depend on memory or workers.
+const (
+	runOps  = 16 << 10
+	lateOps = 4 << 10
+)
+
+// WriterBytes is the memory that a Writer takes.
+const WriterBytes = (runOps + lateOps) * 288
+
+// NewWriter makes a writer whose blocks hold up to blockOps operations.
+func NewWriter(file *File, c *catalogue.Catalogue, blockOps int) *Writer {
+	return &Writer{file: file, blockOps: blockOps, encoder: newCoder(c)}
+}
+
+// Add takes an operation.
+func (w *Writer) Add(op *ops.Op) error {
+	if w.Count == 0 || op.Post < w.First {
+		w.First = op.Post
+	}
+	w.LastKnown = max(w.LastKnown, op.Done)
+	w.Count++
+	b, limit := &w.main, runOps
+	if w.any && KeyOf(op).Compare(w.flushed) < 0 {
+		b, limit = &w.late, lateOps
+	}
+	b.refs = append(b.refs, order.Ref{Post: op.Post, At: uint32(len(b.ops))})
+	b.ops = append(b.ops, *op)
+	if len(b.ops) < limit {
+		return nil
+	}
+	return w.flush(b)
+}
+
+// Finish writes what is left and returns the blocks of all runs.
+func (w *Writer) Finish() ([]Block, error) {
+	if err := w.flush(&w.main); err != nil {
+		return nil, err
+	}
+	if err := w.flush(&w.late); err != nil {
+		return nil, err
+	}
+	w.main, w.late = buffer{}, buffer{}
+	return w.blocks, nil
+}
+
+func (w *Writer) flush(b *buffer) error {
+	if len(b.ops) == 0 {
+		return nil
+	}
+	w.sorter.Sort(b.refs, func(x, y uint32) int { return KeyOf(&b.ops[x]).Compare(KeyOf(&b.ops[y])) })
+	w.out = w.out[:0]
+	from := len(w.blocks)
+	for i := 0; i < len(b.refs); i += w.blockOps {
+		part := b.refs[i:min(i+w.blockOps, len(b.refs))]
+		start := len(w.out)
+		w.encoder.reset()
+		for _, r := range part {
+			w.out = w.encoder.append(w.out, &b.ops[r.At])
+		}
+		w.blocks = append(w.blocks, Block{
+			First: KeyOf(&b.ops[part[0].At]), Last: KeyOf(&b.ops[part[len(part)-1].At]),
+			offset: int64(start), length: uint32(len(w.out) - start), Count: uint32(len(part)),
+		})
+	}
+	base := w.file.reserve(int64(len(w.out)))
+	for i := from; i < len(w.blocks); i++ {
+		w.blocks[i].offset += base
+	}
+	if last := w.blocks[len(w.blocks)-1].Last; b == &w.main && (!w.any || last.Compare(w.flushed) > 0) {
+		w.flushed, w.any = last, true
+	}
+	b.ops, b.refs = b.ops[:0], b.refs[:0]
+	return w.file.write(w.out, base)
+}
+
+// Reader reads blocks. It keeps a buffer; use one for each goroutine.
+type Reader struct {
+	file    *File
+	decoder opCoder
+	buf     []byte
+}
+
+// NewReader makes a reader of the blocks written to file.
+func NewReader(file *File, c *catalogue.Catalogue) *Reader {
+	return &Reader{file: file, decoder: newCoder(c)}
+}
+
+// Read appends the operations of a block to dst.
+func (r *Reader) Read(b *Block, dst []ops.Op) ([]ops.Op, error) {
+	if cap(r.buf) < int(b.length) {
+		r.buf = make([]byte, b.length+b.length/2)
+	}
+	buf := r.buf[:b.length]
+	if err := r.file.read(buf, b.offset); err != nil {
+		return dst, err
+	}
+	r.decoder.reset()
+	for range b.Count {
+		dst = append(dst, ops.Op{})
+		n := r.decoder.read(buf, &dst[len(dst)-1])
+		if n <= 0 {
+			return dst, fmt.Errorf("reading the merge's temporary file: a block at %d does not decode", b.offset)
+		}
+		buf = buf[n:]
+	}
+	return dst, nil
+}
+
+// opCoder writes operations as differences from the one before, fields from the last operation of the same event.
+type opCoder struct {
+	fields []int // number of fields by event id
+	last   ops.Op
+	prior  [][catalogue.MaxFields]uint64 // by event id
+}
+
+func newCoder(c *catalogue.Catalogue) opCoder {
+	n := 1
+	if len(c.Events) > 0 {
+		n += int(c.Events[len(c.Events)-1].ID)
+	}
+	k := opCoder{fields: make([]int, n), prior: make([][catalogue.MaxFields]uint64, n)}
+	for _, e := range c.Events {
+		k.fields[e.ID] = len(e.Layout.Fields)
+	}
+	return k
+}
+
+func (k *opCoder) reset() {
+	k.last = ops.Op{}
+	clear(k.prior)
+}
+
+func zigzag(v uint64) uint64   { return v<<1 ^ uint64(int64(v)>>63) }
+func unzigzag(v uint64) uint64 { return v>>1 ^ -(v & 1) }
+
+func (k *opCoder) append(b []byte, op *ops.Op) []byte {
+	u := binary.AppendUvarint
+	b = u(b, zigzag(uint64(op.Post-k.last.Post)))
+	b = u(b, zigzag(uint64(op.Done-op.Post)))
+	b = u(b, uint64(op.Endpoint))
+	b = u(b, uint64(op.Thread))
+	b = u(b, zigzag(op.Sequence-k.last.Sequence))
+	b = u(b, uint64(op.Event))
+	b = append(b, byte(op.Role))
+	b = u(b, uint64(op.Flags))
+	b = u(b, uint64(op.Lane))
+	b = u(b, uint64(op.Requests))
+	b = u(b, zigzag(uint64(int64(op.Status))))
+	b = u(b, zigzag(op.Ordinal-k.last.Ordinal))
+	b = u(b, op.Bytes)
+	b = u(b, uint64(op.Outstanding))
+	b = u(b, uint64(op.After))
+	b = u(b, zigzag(op.Total-k.last.Total))
+	prior := &k.prior[op.Event]
+	for i := range k.fields[op.Event] {
+		b = u(b, zigzag(op.Fields[i]-prior[i]))
+	}
+	*prior = op.Fields
+	k.last = *op
+	return b
+}
+
+// read decodes one operation and returns its length, 0 or less where buf does not hold one.
+func (k *opCoder) read(buf []byte, op *ops.Op) int {
+	pos, bad := 0, false
+	u := func() uint64 {
+		v, n := binary.Uvarint(buf[pos:])
+		if n <= 0 {
+			bad = true
+			return 0
+		}
+		pos += n
+		return v
+	}
+	op.Post = k.last.Post + int64(unzigzag(u()))
+	op.Done = op.Post + int64(unzigzag(u()))
+	op.Endpoint = uint32(u())
+	op.Thread = uint32(u())
+	op.Sequence = k.last.Sequence + unzigzag(u())
+	op.Event = uint16(u())
+	op.Role = ops.Role(u())
+	op.Flags = ops.Flag(u())
+	op.Lane = uint16(u())
+	op.Requests = uint32(u())
+	op.Status = int32(int64(unzigzag(u())))
+	op.Ordinal = k.last.Ordinal + unzigzag(u())
+	op.Bytes = u()
+	op.Outstanding = uint32(u())
+	op.After = uint32(u())
+	op.Total = k.last.Total + unzigzag(u())
+	if bad || int(op.Event) >= len(k.fields) {
+		return 0
+	}
+	prior := &k.prior[op.Event]
+	for i := range k.fields[op.Event] {
+		op.Fields[i] = prior[i] + unzigzag(u())
+	}
+	*prior = op.Fields
+	k.last = *op
+	if bad {
+		return 0
+	}
+	return pos
+}

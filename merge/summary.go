@@ -1,0 +1,146 @@
+package merge
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+)
+
+// summaryIncomplete is how many incomplete processes a summary names.
+const summaryIncomplete = 5
+
+// Summary writes what matters of the account in a few lines.
+func (i *Info) Summary(w io.Writer) {
+	line := func(format string, args ...any) { fmt.Fprintf(w, "sigmatrace: "+format+"\n", args...) }
+	r := &i.Ranks
+	switch {
+	case r.Expected != nil:
+		line("ranks: %d of %d complete (%d with a capture)", r.Complete, *r.Expected, r.Active)
+	case r.Injected > 0:
+		line("ranks: %d of %d complete (%d with a capture; how many were expected is not known)", r.Complete, r.Injected, r.Active)
+	}
+	if i.Processes.WithoutRank > 0 || r.Injected == 0 {
+		line("processes: %d with a capture, %d without a rank", i.Processes.Total, i.Processes.WithoutRank)
+	}
+	for n, x := range r.Incomplete {
+		if n == summaryIncomplete {
+			line("incomplete: and %d more", len(r.Incomplete)-n)
+			break
+		}
+		line("incomplete: %s", x)
+	}
+	for n, d := range i.Damaged {
+		if n == summaryIncomplete {
+			line("damaged: and %d more", len(i.Damaged)-n)
+			break
+		}
+		line("damaged: %s", d)
+	}
+	if i.Layer != nil {
+		line("%s", i.layerLine(*i.Layer))
+		var others []string
+		for l := range i.Operations {
+			if l != *i.Layer {
+				others = append(others, l)
+			}
+		}
+		slices.Sort(others)
+		if len(others) > 0 {
+			line("the same traffic was also seen at layer %s", strings.Join(others, ", "))
+		}
+	}
+	if i.Events.Total > 0 {
+		line("events: %d", i.Events.Total)
+	}
+	if i.Lost.Events > 0 {
+		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
+	}
+	unmatched := int64(0)
+	for _, n := range i.Flows.Unmatched {
+		unmatched += n
+	}
+	if i.Flows.Matched > 0 || unmatched > 0 {
+		text := fmt.Sprintf("messages: %d matched", i.Flows.Matched)
+		if i.Flows.Ambiguous > 0 {
+			text += fmt.Sprintf(" (%d not surely)", i.Flows.Ambiguous)
+		}
+		var causes []string
+		for cause, n := range i.Flows.Unmatched {
+			causes = append(causes, fmt.Sprintf("%s %d", cause, n))
+		}
+		slices.Sort(causes)
+		if len(causes) > 0 {
+			text += "; sends and receives without the other: " + strings.Join(causes, ", ")
+		}
+		line("%s", text)
+	}
+	for _, n := range i.Clock.Nodes {
+		if n.ErrorNS != nil {
+			line("clock of %s: within %v of its system clock", n.Host, time.Duration(*n.ErrorNS))
+		} else {
+			line("clock of %s: error not known: %s", n.Host, n.Reason)
+		}
+	}
+	if x := i.Clock.ReceiveBeforeSend; x.Count != nil && *x.Count > 0 {
+		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
+	}
+}
+
+// layerLine says what a layer carried.
+func (i *Info) layerLine(layer string) string {
+	var parts []string
+	for _, l := range catalogue.Default.Layers {
+		if l.Name != layer {
+			continue
+		}
+		for _, o := range l.Operations {
+			if c := i.Operations[layer][o]; c.Count > 0 && !slices.Contains(l.Targets, o) {
+				parts = append(parts, fmt.Sprintf("%d %s (%s)", c.Count, o, size(c.Bytes)))
+			}
+		}
+	}
+	if len(parts) == 0 {
+		return "layer " + layer + ": receives only"
+	}
+	return "layer " + layer + ": " + strings.Join(parts, ", ")
+}
+
+// size writes a number of bytes with a binary unit.
+func size(n uint64) string {
+	if n < 10<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, units := float64(n)/1024, "KMGTPE"
+	for v >= 9999.5 && len(units) > 1 {
+		v, units = v/1024, units[1:]
+	}
+	return fmt.Sprintf("%.4g %ciB", v, units[0])
+}
+
+func (x Incomplete) String() string {
+	var who []string
+	if x.Rank != nil {
+		who = append(who, fmt.Sprintf("rank %d", *x.Rank))
+	}
+	if x.Pid != nil {
+		who = append(who, fmt.Sprintf("pid %d", *x.Pid))
+	}
+	if x.Host != nil {
+		who = append(who, "on "+*x.Host)
+	}
+	if len(who) == 0 {
+		return x.Reason
+	}
+	return strings.Join(who, " ") + ": " + x.Reason
+}
+
+func (d Damage) String() string {
+	if d.Offset == nil {
+		return fmt.Sprintf("%s: %s", d.File, d.Reason)
+	}
+	return fmt.Sprintf("%s: offset %d: %s", d.File, *d.Offset, d.Reason)
+}

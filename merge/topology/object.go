@@ -1,0 +1,199 @@
+// Package topology knows the objects that processes communicate through, and which object of which process is at the other side:
+// connected queue pairs by number and GID or LID, datagrams by address handle and number, UCP endpoints by their peer's worker address.
+package topology
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sigmatrace/sigmatrace/merge/clock"
+)
+
+// Kind of an object that operations belong to.
+type Kind uint8
+
+// Kinds of objects. Device and AddressHandle carry no operations.
+const (
+	Unknown Kind = iota // an object that events name and no definition introduced
+	Worker
+	Endpoint
+	QueuePair
+	SharedQueue
+	CompletionQueue
+	Device
+	AddressHandle
+)
+
+var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Queue pair types of the catalogue's enumeration verbs_qp_type.
+const (
+	TypeRC         = 2
+	TypeUC         = 3
+	TypeUD         = 4
+	TypeXRCSend    = 9
+	TypeXRCReceive = 10
+)
+
+// Forever is the end of an object that was never destroyed.
+const Forever = int64(math.MaxInt64)
+
+// Ref names an object of a process, by the process's index in Map.Processes. Object 0 is none.
+type Ref struct{ Process, Object uint32 }
+
+// Object is one object of a process. Times are nanoseconds on the run's clock; fields apply to the kinds that have them.
+type Object struct {
+	ID             uint32
+	Local          uint32 // index among the process's objects that carry operations
+	Kind           Kind
+	Layer          string
+	Created, Ended int64
+	Worker         uint32 // of an endpoint
+	Peer           Ref    // of an endpoint: the worker at the other side
+	Device         uint32
+	SendCQ, RecvCQ uint32
+	SharedQueue    uint32 // of a queue pair that takes its receives from one
+	QPN            uint32
+	Type           uint8
+	Blind          string // why the queue pair's data path is not seen
+	Connections    []Connection
+	Path           Path   // of an address handle
+	Label          string // socket address, device name
+}
+
+// Carries tells whether operations may belong to the object.
+func (o *Object) Carries() bool { return o.Kind != Device && o.Kind != AddressHandle }
+
+// Path is where packets of a queue pair or address handle go.
+type Path struct {
+	Global bool
+	GID    [16]byte
+	LID    uint32
+}
+
+// Connection is a queue pair's life from one reset to the next. Numbers of queue pairs are used again, and one queue pair may be
+// connected to several peers in turn: peers hold for a connection, never for a queue pair.
+type Connection struct {
+	From, To  int64
+	Connected bool // the remote number is known
+	QPN       uint32
+	Path      Path
+	Peer      Ref
+	PeerIndex int // connection of the peer
+}
+
+// At returns the index of the connection that holds at time ns.
+func (o *Object) At(ns int64) int {
+	i := len(o.Connections) - 1
+	for i > 0 && ns < o.Connections[i].From {
+		i--
+	}
+	return i
+}
+
+// Reset is the time at which all requests outstanding on an object ended without completion: it was destroyed or reset.
+type Reset struct {
+	Ticks  uint64
+	Object uint32
+	End    bool // destroyed
+}
+
+// port is a device's address.
+type port struct {
+	lid, lmc uint32
+}
+
+// device is what packets find a process's opened device by.
+type device struct {
+	gids  map[[16]byte]bool
+	ports []port
+}
+
+func (d *device) owns(p Path) bool {
+	if d == nil {
+		return false
+	}
+	if p.Global {
+		return d.gids[p.GID]
+	}
+	for _, x := range d.ports {
+		if x.lid != 0 && p.LID>>x.lmc == x.lid>>x.lmc {
+			return true
+		}
+	}
+	return false
+}
+
+// Process is one capture's process.
+type Process struct {
+	Index    uint32
+	Node     string
+	Identity uint64 // hash of node, pid, start time and image
+	Clock    *clock.Clock
+	Objects  map[uint32]*Object
+	Carry    []*Object // those that carry operations, by Local
+	Resets   []Reset   // in order of time
+	devices  map[uint32]*device
+	unknown  []*Object
+}
+
+// Mix hashes two numbers into one (the finaliser of splitmix64 over a multiplied sum).
+func Mix(a, b uint64) uint64 {
+	x := a*0x9e3779b97f4a7c15 + b + 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Identify returns the identity of an object of the process, the same in every merge.
+func (p *Process) Identify(object uint32) uint64 { return Mix(p.Identity, uint64(object)) }
+
+// Object returns an object that operations of a layer name. One that no definition introduced is made, for each layer its own.
+func (p *Process) Object(id uint32, layer string) *Object {
+	if o := p.Objects[id]; o != nil && o.Carries() && o.Kind != Unknown {
+		return o
+	}
+	for _, o := range p.unknown {
+		if o.ID == id && o.Layer == layer {
+			return o
+		}
+	}
+	o := &Object{ID: id, Kind: Unknown, Layer: layer, Created: math.MinInt64, Ended: Forever, Local: uint32(len(p.Carry))}
+	p.Carry = append(p.Carry, o)
+	p.unknown = append(p.unknown, o)
+	return o
+}
+
+func (p *Process) add(o *Object) {
+	o.Layer = "verbs"
+	if o.Kind == Worker || o.Kind == Endpoint {
+		o.Layer = "ucp"
+	}
+	p.Objects[o.ID] = o
+	if o.Carries() {
+		o.Local = uint32(len(p.Carry))
+		p.Carry = append(p.Carry, o)
+	}
+}
+
+// Name is the object's short name for people, without its peer.
+func (o *Object) Name() string {
+	switch o.Kind {
+	case QueuePair:
+		return fmt.Sprintf("QP %#x", o.QPN)
+	case Endpoint:
+		return fmt.Sprintf("ep %d", o.ID)
+	case SharedQueue:
+		return fmt.Sprintf("SRQ %d", o.ID)
+	case CompletionQueue:
+		return fmt.Sprintf("CQ %d", o.ID)
+	case Unknown:
+		if o.ID == 0 {
+			return "unknown object"
+		}
+		return fmt.Sprintf("object %d", o.ID)
+	}
+	return fmt.Sprintf("%s %d", o.Kind, o.ID)
+}
