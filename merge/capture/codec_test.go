@@ -118,7 +118,7 @@ func history(r *rand.Rand, c *catalogue.Catalogue, n int) []recorded {
 		fields [catalogue.MaxFields]uint64
 		step   [catalogue.MaxFields]uint64
 	}
-	streams := make([]stream, 1+r.IntN(90)) // more than there are slots, sometimes
+	streams := make([]stream, 1+r.IntN(300)) // more than there are slots, mostly
 	for i := range streams {
 		s := &streams[i]
 		s.e = c.Events[r.IntN(len(c.Events))]

@@ -251,6 +251,55 @@ func TestEveryLengthIsReadable(t *testing.T) {
 	}
 }
 
+// A chunk cut anywhere, in the middle of the longest numbers too, gives the records before the cut.
+func TestEveryCommittedLengthIsReadable(t *testing.T) {
+	c := testCatalogue(t)
+	var m capturetest.Memory
+	w := capturetest.New(&m, capture.Header{ChunkBytes: 16 << 10}, c)
+	w.NoChecksums = true
+	th := w.Thread()
+	th.Counters = func(uint64) (uint64, uint64, uint64) { return ^uint64(0), ^uint64(0), ^uint64(0) }
+	fields := slices.Repeat([]uint64{1 << 63}, 16)
+	for i := range uint64(8) {
+		th.Event(i<<40, wide, fields)
+		th.Event(i<<40, signed, fields[:9])
+		fields[i] = i
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := capture.Decoder{Control: true}
+	var ev capture.Event
+	// read returns the offsets in the payload of the records of its first n bytes.
+	read := func(n uint32) (starts []uint32, err error) {
+		binary.LittleEndian.PutUint32(m[block(0)+32:], n)
+		f := open(t, m)
+		d.Reset(f, &f.Chunks()[0], c)
+		for {
+			ok, err := d.Next(&ev)
+			if !ok {
+				return starts, err
+			}
+			starts = append(starts, uint32(ev.Offset)-uint32(block(0)+64))
+		}
+	}
+	committed := open(t, m).Chunks()[0].Committed
+	all, err := read(committed)
+	if err != nil || len(all) < 20 {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	for n := range committed {
+		whole, boundary := slices.BinarySearch(all, n) // as many records begin before n; all but the last of them end there
+		if !boundary {
+			whole--
+		}
+		got, err := read(n)
+		if !slices.Equal(got, all[:whole]) || (err == nil) != boundary || (err != nil && !errors.Is(err, capture.ErrCorrupt)) {
+			t.Fatalf("%d bytes: %d records, %v; want %d and an error: %v", n, len(got), err, whole, !boundary)
+		}
+	}
+}
+
 // A file may shrink while it is read: an error, not a SIGBUS.
 func TestFileThatShrinks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "1.2.0.capture")
@@ -308,7 +357,7 @@ func TestChunkClosedWhileItIsRead(t *testing.T) {
 	}
 }
 
-// Reserved space costs nothing: a file of a tebibyte, all but its first blocks a hole, opens at once.
+// Reserved space costs nothing: a file of 128 GiB, all but its first blocks a hole, opens at once.
 func TestHolesArePassedOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "1.2.0.capture")
 	m := sample(t)
@@ -320,9 +369,9 @@ func TestHolesArePassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	const far = 4096 + 16384<<26
+	const far = 4096 + 16384<<23
 	if _, err := file.WriteAt(m[block(2):block(3)], far); err != nil {
-		t.Skipf("SKIP: this file system takes no file of 1 TiB: %v", err)
+		t.Skipf("SKIP: this file system takes no file of 128 GiB: %v", err)
 	}
 	if err := file.Truncate(far + 16384<<10); err != nil {
 		t.Fatal(err)
@@ -332,7 +381,7 @@ func TestHolesArePassedOver(t *testing.T) {
 	if fmt.Sprint(got.events, got.errors) != "[100 100 200 200] []" {
 		t.Errorf("read %+v", got)
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("took %v", took)
 	}
 }

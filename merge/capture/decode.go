@@ -240,10 +240,7 @@ func (d *Decoder) always(ev *Event, fields []alwaysField, pos int) int {
 		if v >= 0x80 {
 			v, pos = d.long(pos - 1)
 		}
-		switch f.kind {
-		case signedNumber:
-			v = zigzag(v)
-		case rawBytes:
+		if f.kind == rawBytes {
 			if v > maxRaw {
 				d.fail(ErrCorrupt, d.pos, "a raw field of %d bytes", v)
 				return -1

@@ -7,8 +7,8 @@ import (
 
 // Kinds of errors about a capture; test for them with errors.Is.
 var (
-	// ErrForeign: not a capture, or one of a machine with another byte order.
-	ErrForeign = errors.New("not a capture of this kind of machine")
+	// ErrForeign: another kind of file, or a capture in another byte order than this reader knows.
+	ErrForeign = errors.New("not a sigmatrace capture")
 	// ErrNewer: a major version this reader does not know.
 	ErrNewer = errors.New("newer capture format")
 	// ErrTruncated: the file ends before what its headers promise.

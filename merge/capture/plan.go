@@ -19,8 +19,7 @@ type alwaysField struct {
 
 // How an always-field is written.
 const (
-	plainNumber = iota
-	signedNumber
+	plainNumber = iota // an int too, as its two's complement
 	rawBytes
 )
 
@@ -48,9 +47,7 @@ func planOf(e *catalogue.Event) *plan {
 			return nil
 		case f.Predict == catalogue.Always:
 			kind := uint8(plainNumber)
-			if f.Type == catalogue.Int {
-				kind = signedNumber
-			} else if f.Type == catalogue.Raw {
+			if f.Type == catalogue.Raw {
 				kind = rawBytes
 			}
 			p.always = append(p.always, alwaysField{uint8(i), kind})

@@ -39,7 +39,11 @@ func Dump(ctx context.Context, w io.Writer, path string, o Options) error {
 	if flushed := out.Flush(); err == nil && flushed != nil {
 		err = fmt.Errorf("printing %s: %w", path, flushed)
 	}
-	if err == nil && p.damaged > 0 {
+	switch {
+	case err != nil || p.damaged == 0:
+	case p.damaged == 1:
+		err = p.first
+	default:
 		err = fmt.Errorf("%d damaged places, the first: %w", p.damaged, p.first)
 	}
 	return err

@@ -205,13 +205,21 @@ func TestDamageIsPrintedAtItsPlace(t *testing.T) {
 	}
 	var out bytes.Buffer
 	err = Dump(t.Context(), &out, path, Options{Chunk: -1})
-	if !errors.Is(err, capture.ErrCorrupt) || !strings.HasPrefix(err.Error(), "1 damaged places, the first: "+path+": offset 4203: ") {
+	if !errors.Is(err, capture.ErrCorrupt) || !strings.HasPrefix(err.Error(), path+": offset 4203: ") {
 		t.Errorf("error %v", err)
 	}
 	lines := strings.Split(out.String(), "\n")
 	i := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "      4203  error error=") })
 	if i < 0 || !strings.Contains(lines[i-1], "changed thread=0") || !strings.Contains(out.String(), "aggregate object=5") {
 		t.Errorf("printed %q", lines)
+	}
+	b[0x11040] = 0 // the length of the first definition
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = Dump(t.Context(), &out, path, Options{Chunk: -1})
+	if !errors.Is(err, capture.ErrCorrupt) || !strings.HasPrefix(err.Error(), "2 damaged places, the first: "+path+": offset 69696: ") {
+		t.Errorf("two places: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("not a capture"), 0o600); err != nil {
 		t.Fatal(err)

@@ -171,7 +171,7 @@ func (t *Thread) record(time uint64, e *catalogue.Event, fields []uint64, raw []
 			t.put(raw[0]...)
 			raw = raw[1:]
 		default:
-			t.number(fields[i], f)
+			t.uvarint(fields[i])
 		}
 	}
 }
