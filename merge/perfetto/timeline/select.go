@@ -92,6 +92,9 @@ func (s *selection) keep(op *ops.Op) bool {
 	return duration >= s.minDuration || hash < s.sampleCut
 }
 
+// maxRows is the most that Rows may be.
+const maxRows = 3
+
 // Rows is the number of slices and instants that show an operation.
 func Rows(op *ops.Op) int64 {
 	begin, end := FlowEnds(op)
@@ -113,14 +116,14 @@ func FlowEnds(op *ops.Op) (begin, end bool) {
 	return op.Role == ops.Initiator || op.Role == ops.OneSided, op.Role == ops.Target || op.Role == ops.OneSided
 }
 
-// overviewRows is what the plan's own overview may take.
+// overviewRows is what the plan's own overview takes: one slice for the run and, where something is left out, one for that.
 const overviewRows = 2
 
 // Select decides what is left out. It reads the run once where the number of its operations says that it may be too much, and must
 // be called before Walk.
 func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 	limit := p.Options.MaxSlices
-	if limit < 0 || p.Run.Operations*3+overviewRows <= limit {
+	if limit < 0 || p.Run.Operations*maxRows+1 <= limit {
 		return nil
 	}
 	total := &census{used: newUsed(len(p.Tracks))}
@@ -150,7 +153,7 @@ func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if total.rows+overviewRows > limit {
+	if total.rows+1 > limit {
 		p.sel = total.choose(max(limit-overviewRows, 0))
 		from, to := p.Range()
 		bins := max(min(limit/(4*int64(max(total.used.count(), 1))), 1<<20), 16)
