@@ -118,7 +118,7 @@ struct st_object *ucx_new_endpoint(ucp_ep_h ep)
     define_version();
     struct st_object *o = st_object_new(ST_KIND_ENDPOINT, (uintptr_t)ep);
     if (o->id)
-        st_def_ucp_endpoint(o->id, 0, ST_UCP_ENDPOINT_SOURCE_UNKNOWN, NULL, 0, "");
+        st_def_ucp_endpoint(o->id, 0, ST_UCP_ENDPOINT_SOURCE_UNKNOWN, "", 0, "");
     return o;
 }
 
