@@ -154,11 +154,14 @@ void context_gone(const struct ibv_context *c, uint64_t serial);
 enum { USER_DEVICE = 0 /* object id of the context */ };
 /* queue pairs, shared receive queues: the key last hashed, and its hash in the low half */
 enum { USER_REMOTE_KEY = 1, USER_LOCAL_KEY = 2 };
+/* queue pairs: the context's original post_send; completion queues: its original poll_cq */
+enum { USER_ORIGINAL = 3 };
 /* completion queues: 1 + number of the only queue pair, ~0 when there have been several; how many there are */
 enum { USER_ONLY_QP = 1, USER_QPS = 2 };
 enum {
     QP_SIGNAL_ALL = IBV_SEND_SIGNALED, /* as in the requests' flags */
     QP_UNCONNECTED = 1 << 8,           /* requests carry an address handle */
+    QP_PLAIN = 1 << 9,                 /* they do not, and have no other peculiarity */
 };
 
 /* ibverbs_define.c. All but the _of functions: inside st_enter, after the real call. errno is kept. */

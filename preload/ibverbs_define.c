@@ -174,7 +174,10 @@ void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a
 static void describe_cq(struct ibv_cq *cq, struct st_object *o)
 {
     uint32_t device = device_of(cq->context)->id;
+    const struct context *c = context_of(cq->context);
     o->user[USER_DEVICE] = device;
+    if (c)
+        o->user[USER_ORIGINAL] = (uintptr_t)c->poll_cq;
     st_def_verbs_cq(o->id, device, (uint64_t)cq->cqe);
 }
 
@@ -243,8 +246,14 @@ static void describe_qp(struct ibv_qp *qp, struct st_object *o, int signal_all, 
     struct st_object *send_cq = qp->send_cq ? cq_of(qp->send_cq) : st_unknown, *recv_cq = qp->recv_cq ? cq_of(qp->recv_cq) : st_unknown;
     struct st_object *srq = qp->srq ? srq_of(qp->srq) : st_unknown;
     uint32_t device = device_of(qp->context)->id;
+    const struct context *c = context_of(qp->context);
     o->user[USER_DEVICE] = device;
-    o->flags = (uint16_t)((signal_all ? QP_SIGNAL_ALL : 0) | (qp->qp_type == IBV_QPT_UD ? QP_UNCONNECTED : 0) | flags);
+    flags |= (signal_all ? QP_SIGNAL_ALL : 0) | (qp->qp_type == IBV_QPT_UD ? QP_UNCONNECTED : 0);
+    if (c && c->post_send && !(flags & QP_UNCONNECTED)) {
+        flags |= QP_PLAIN;
+        o->user[USER_ORIGINAL] = (uintptr_t)c->post_send;
+    }
+    o->flags = (uint16_t)flags;
     st_def_verbs_qp(o->id, device, pd_of(qp->pd)->id, qp->qp_num, qp->qp_type, send_cq->id, recv_cq->id, srq->id, !!signal_all, cap->max_send_wr, cap->max_recv_wr,
                     cap->max_inline_data);
     registry_lock();

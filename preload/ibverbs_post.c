@@ -142,7 +142,7 @@ void batch_posted(struct st_thread *t, uint64_t begin, struct ibv_qp *qp, uint32
 
 /* ---- post_send -------------------------------------------------------------------------------------------------------------------- */
 
-static inline void read_request(struct request *r, const struct ibv_qp *qp, const struct ibv_send_wr *wr)
+static void read_request(struct request *r, const struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {
     unsigned opcode = wr->opcode < OPCODES ? wr->opcode : IBV_WR_DRIVER1, has = opcodes[opcode].has;
     int n = wr->num_sge;
@@ -152,12 +152,12 @@ static inline void read_request(struct request *r, const struct ibv_qp *qp, cons
     r->sges = (uint32_t)n;
     r->bytes = r->local_address = 0;
     r->local_key = 0;
-    if (st_likely(n > 0)) {
+    if (n > 0) {
         const struct ibv_sge *s = wr->sg_list;
         r->local_address = s->addr;
         r->local_key = r->flags & IBV_SEND_INLINE ? 0 : s->lkey; /* not looked at by the driver, so not always set */
         r->bytes = s->length;
-        for (int i = 1; st_unlikely(i < n); i++)
+        for (int i = 1; i < n; i++)
             r->bytes += s[i].length;
     }
     r->remote_address = 0;
@@ -169,7 +169,7 @@ static inline void read_request(struct request *r, const struct ibv_qp *qp, cons
     }
     if (has & HAS_IMMEDIATE)
         r->immediate = ntohl(wr->imm_data);
-    if (st_unlikely(has & (HAS_KEY | HAS_OPERANDS))) {
+    if (has & (HAS_KEY | HAS_OPERANDS)) {
         if (has & HAS_KEY) {
             r->immediate = (uint32_t)st_hash_key(wr->invalidate_rkey);
         } else {
@@ -220,27 +220,55 @@ static int post_list(struct st_thread *t, const struct context *c, struct ibv_qp
     return rc;
 }
 
-int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/* The commonest call: one request of at most one entry, recorded in full, on a queue pair that is known. opcode is a constant in each
+ * use, so that what such a request does not have costs nothing. */
+static inline __attribute__((always_inline)) int post_one(struct st_thread *t, struct st_object *o, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                                          unsigned opcode)
 {
-    const struct context *c = context_of(qp->context);
-    struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    int rc;
-    if (st_unlikely(!t))
-        return c->post_send(qp, wr, bad);
-    if (st_likely(wr && !wr->next && wr->num_sge <= 1 && qp->qp_type == IBV_QPT_RC && st_mode == ST_FULL && wr->opcode <= IBV_WR_RDMA_READ)) {
-        struct request r;
-        uint64_t begin = st_clock();
-        read_request(&r, qp, wr);
-        rc = c->post_send(qp, wr, bad);
-        if (st_likely(rc == 0)) {
-            struct st_object *o = qp_of(qp);
-            record_request(t, begin, o, &r, opcodes[r.opcode].event, 0);
-        }
-    } else {
-        rc = post_list(t, c, qp, wr, bad);
+    const unsigned event = opcodes[opcode].event, has = opcodes[opcode].has;
+    const struct ibv_sge *s = wr->sg_list;
+    uint64_t wr_id = wr->wr_id, bytes = s->length, local_address = s->addr, remote_address = has & HAS_REMOTE ? wr->wr.rdma.remote_addr : 0;
+    uint32_t flags = wr->send_flags & 0x1f, local_key = flags & IBV_SEND_INLINE ? 0 : s->lkey;
+    uint32_t remote_key = has & HAS_REMOTE ? wr->wr.rdma.rkey : 0, immediate = has & HAS_IMMEDIATE ? ntohl(wr->imm_data) : 0;
+    uint64_t now = st_clock();
+    int rc = ((int (*)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **))o->user[USER_ORIGINAL])(qp, wr, bad);
+    if (st_likely(rc == 0)) {
+        local_key = stored_key(&o->user[USER_LOCAL_KEY], local_key);
+        if (has & HAS_REMOTE)
+            remote_key = stored_key(&o->user[USER_REMOTE_KEY], remote_key);
+        st_rec_verbs_request(t, now, event, o, wr_id, bytes, opcode, flags | (o->flags & QP_SIGNAL_ALL), 1, local_address, local_key, remote_address, remote_key, immediate, 0);
+        st_count(t, o, event, bytes, 1);
     }
     st_leave(t, ST_LAYER_VERBS);
     return rc;
+}
+
+static __attribute__((noinline)) int post_any(struct st_thread *t, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    const struct context *c = context_of(qp->context);
+    if (!t)
+        return c->post_send(qp, wr, bad);
+    int rc = post_list(t, c, qp, wr, bad);
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
+
+int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    if (st_likely(t && wr && !wr->next && wr->num_sge == 1 && st_mode == ST_FULL)) {
+        struct st_object *o = st_find(ST_KIND_QP, (uintptr_t)qp);
+        if (st_likely(o->flags & QP_PLAIN))
+            switch (wr->opcode) {
+            case IBV_WR_RDMA_WRITE: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_WRITE);
+            case IBV_WR_SEND: return post_one(t, o, qp, wr, bad, IBV_WR_SEND);
+            case IBV_WR_RDMA_READ: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_READ);
+            case IBV_WR_RDMA_WRITE_WITH_IMM: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_WRITE_WITH_IMM);
+            case IBV_WR_SEND_WITH_IMM: return post_one(t, o, qp, wr, bad, IBV_WR_SEND_WITH_IMM);
+            default: break;
+            }
+    }
+    return post_any(t, qp, wr, bad);
 }
 
 /* ibv_bind_mw of a window of type 1 posts a request of its own. */
