@@ -154,7 +154,7 @@ void context_gone(const struct ibv_context *c, uint64_t serial);
 enum { USER_DEVICE = 0 /* object id of the context */ };
 /* queue pairs, shared receive queues: the key last hashed, and its hash in the low half */
 enum { USER_REMOTE_KEY = 1, USER_LOCAL_KEY = 2 };
-/* queue pairs: the context's original post_send; completion queues: its original poll_cq */
+/* queue pairs that are QP_PLAIN: the context's original post_send */
 enum { USER_ORIGINAL = 3 };
 /* completion queues: 1 + number of the only queue pair, ~0 when there have been several; how many there are */
 enum { USER_ONLY_QP = 1, USER_QPS = 2 };

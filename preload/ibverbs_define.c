@@ -174,10 +174,7 @@ void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a
 static void describe_cq(struct ibv_cq *cq, struct st_object *o)
 {
     uint32_t device = device_of(cq->context)->id;
-    const struct context *c = context_of(cq->context);
     o->user[USER_DEVICE] = device;
-    if (c)
-        o->user[USER_ORIGINAL] = (uintptr_t)c->poll_cq;
     st_def_verbs_cq(o->id, device, (uint64_t)cq->cqe);
 }
 
