@@ -66,6 +66,7 @@
     X(ibv_query_gid, "IBVERBS_1.1")                                                                                                          \
     X(_ibv_query_gid_table, "IBVERBS_1.11")                                                                                                  \
     X(ibv_query_qp, "IBVERBS_1.1")                                                                                                           \
+    X(ibv_query_srq, "IBVERBS_1.1")                                                                                                          \
     X(ibv_qp_to_qp_ex, "IBVERBS_1.6")                                                                                                        \
     X(ibv_init_ah_from_wc, "IBVERBS_1.1")
 
@@ -151,14 +152,21 @@ void context_gone(const struct ibv_context *c, uint64_t serial);
 
 /* ---- objects: user[] and flags of ours ------------------------------------------------------------------------------------------------ */
 
-enum { USER_DEVICE = 0 /* object id of the context */ };
+/* object id of the context; of queues, above it, the most entries of a request: send or shared receive in 16 bits, receive in 16 */
+enum { USER_DEVICE = 0 };
+static inline uint32_t device_id(const struct st_object *o) { return (uint32_t)o->user[USER_DEVICE]; }
+static inline uint32_t most_sges(const struct st_object *o) { return (uint32_t)(o->user[USER_DEVICE] >> 32) & 0xffff; }
+static inline uint32_t most_recv_sges(const struct st_object *o) { return (uint32_t)(o->user[USER_DEVICE] >> 48); }
 /* queue pairs, shared receive queues: the key last hashed, and its hash in the low half */
 enum { USER_REMOTE_KEY = 1, USER_LOCAL_KEY = 2 };
+/* queue pairs that are QP_PLAIN: the context's original post_send */
+enum { USER_ORIGINAL = 3 };
 /* completion queues: 1 + number of the only queue pair, ~0 when there have been several; how many there are */
 enum { USER_ONLY_QP = 1, USER_QPS = 2 };
 enum {
     QP_SIGNAL_ALL = IBV_SEND_SIGNALED, /* as in the requests' flags */
     QP_UNCONNECTED = 1 << 8,           /* requests carry an address handle */
+    QP_PLAIN = 1 << 9,                 /* they do not, and have no other peculiarity */
 };
 
 /* ibverbs_define.c. All but the _of functions: inside st_enter, after the real call. errno is kept. */
@@ -169,7 +177,7 @@ struct st_object *adopt_srq(struct ibv_srq *srq);
 struct st_object *adopt_qp(struct ibv_qp *qp);
 void define_mr(struct ibv_mr *mr, const void *address, size_t length, uint64_t iova, unsigned access, unsigned dmabuf, uint64_t duration);
 void define_cq(struct ibv_cq *cq);
-void define_srq(struct ibv_srq *srq, unsigned entries);
+void define_srq(struct ibv_srq *srq, unsigned entries, unsigned sges);
 void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, unsigned flags);
 void define_qp_change(struct st_object *o, const struct ibv_qp_attr *a, unsigned mask);
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a);

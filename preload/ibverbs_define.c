@@ -194,7 +194,9 @@ struct st_object *adopt_cq(struct ibv_cq *cq)
     return o;
 }
 
-static void describe_srq(struct ibv_srq *srq, struct st_object *o, unsigned entries)
+static uint64_t with_sges(uint32_t send, uint32_t recv) { return (uint64_t)(recv & 0xffff) << 48 | (uint64_t)(send & 0xffff) << 32; }
+
+static void describe_srq(struct ibv_srq *srq, struct st_object *o, unsigned entries, unsigned sges)
 {
     struct verbs_context *v = verbs_get_ctx_op(srq->context, get_srq_num);
     uint32_t number = 0;
@@ -202,27 +204,34 @@ static void describe_srq(struct ibv_srq *srq, struct st_object *o, unsigned entr
     if (v && v->get_srq_num(srq, &number)) /* basic ones have none: refused */
         number = 0;
     errno = saved;
-    o->user[USER_DEVICE] = device_of(srq->context)->id;
+    o->user[USER_DEVICE] = device_of(srq->context)->id | with_sges(sges, 0);
     st_def_verbs_srq(o->id, pd_of(srq->pd)->id, entries, number);
 }
 
-void define_srq(struct ibv_srq *srq, unsigned entries)
+void define_srq(struct ibv_srq *srq, unsigned entries, unsigned sges)
 {
     struct st_object *o = make(ST_KIND_SRQ, srq);
     if (o->id)
-        describe_srq(srq, o, entries);
+        describe_srq(srq, o, entries, sges);
 }
 
 struct st_object *adopt_srq(struct ibv_srq *srq)
 {
     int fresh;
     struct st_object *o = adopt(ST_KIND_SRQ, srq, &fresh);
-    if (fresh)
-        describe_srq(srq, o, 0);
+    if (fresh) {
+        struct ibv_srq_attr a;
+        int saved = errno;
+        memset(&a, 0, sizeof a);
+        if (REAL(ibv_query_srq) && real.ibv_query_srq(srq, &a))
+            memset(&a, 0, sizeof a);
+        errno = saved;
+        describe_srq(srq, o, a.max_wr, a.max_sge);
+    }
     return o;
 }
 
-static uint64_t qpn_key(struct st_object *qp, uint32_t qpn) { return qp->user[USER_DEVICE] << 24 | qpn; }
+static uint64_t qpn_key(struct st_object *qp, uint32_t qpn) { return (uint64_t)device_id(qp) << 24 | qpn; }
 
 /* A completion queue that does not say the queue pair's number (ibv_cq_ex made without it) still tells it while it has only one. */
 static void attach(struct st_object *cq, uint32_t qpn)
@@ -243,8 +252,14 @@ static void describe_qp(struct ibv_qp *qp, struct st_object *o, int signal_all, 
     struct st_object *send_cq = qp->send_cq ? cq_of(qp->send_cq) : st_unknown, *recv_cq = qp->recv_cq ? cq_of(qp->recv_cq) : st_unknown;
     struct st_object *srq = qp->srq ? srq_of(qp->srq) : st_unknown;
     uint32_t device = device_of(qp->context)->id;
-    o->user[USER_DEVICE] = device;
-    o->flags = (uint16_t)((signal_all ? QP_SIGNAL_ALL : 0) | (qp->qp_type == IBV_QPT_UD ? QP_UNCONNECTED : 0) | flags);
+    const struct context *c = context_of(qp->context);
+    o->user[USER_DEVICE] = device | with_sges(cap->max_send_sge, cap->max_recv_sge);
+    flags |= (signal_all ? QP_SIGNAL_ALL : 0) | (qp->qp_type == IBV_QPT_UD ? QP_UNCONNECTED : 0);
+    if (c && c->post_send && cap->max_send_sge && !(flags & QP_UNCONNECTED)) {
+        flags |= QP_PLAIN;
+        o->user[USER_ORIGINAL] = (uintptr_t)c->post_send;
+    }
+    o->flags = (uint16_t)flags;
     st_def_verbs_qp(o->id, device, pd_of(qp->pd)->id, qp->qp_num, qp->qp_type, send_cq->id, recv_cq->id, srq->id, !!signal_all, cap->max_send_wr, cap->max_recv_wr,
                     cap->max_inline_data);
     registry_lock();

@@ -62,7 +62,7 @@ int hook_poll_cq(struct ibv_cq *cq, int entries, struct ibv_wc *wc)
         for (int i = 0; i < rc; i++) {
             if (wc[i].qp_num != qpn) {
                 qpn = wc[i].qp_num;
-                qp = st_find(ST_KIND_QPN, o->user[USER_DEVICE] << 24 | qpn);
+                qp = st_find(ST_KIND_QPN, (uint64_t)device_id(o) << 24 | qpn);
             }
             completed(t, now, o, qp, &wc[i], !!i);
         }
@@ -112,7 +112,7 @@ static void read_completion(struct ibv_cq_ex *cq, struct st_object *o, struct ib
         qpn = cq->read_qp_num(cq);
         known = 1;
     }
-    *qp = known ? st_find(ST_KIND_QPN, o->user[USER_DEVICE] << 24 | qpn) : st_unknown;
+    *qp = known ? st_find(ST_KIND_QPN, (uint64_t)device_id(o) << 24 | qpn) : st_unknown;
     if (wc->status != IBV_WC_SUCCESS || !cq->read_opcode)
         return;
     wc->opcode = cq->read_opcode(cq);

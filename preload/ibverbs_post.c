@@ -61,16 +61,27 @@ struct request *batch_request(const struct ibv_qp *qp, unsigned opcode)
     return r;
 }
 
-void batch_sges(struct request *r, const struct ibv_sge *list, size_t n)
+void batch_list(struct request *r, const struct ibv_sge *list, int n)
 {
     struct batch *b = &batch;
-    if (b->sges_used + n > b->sges_room && grow((void **)&b->sges, &b->sges_room, b->sges_used, n, sizeof *list)) {
+    r->sges = n > 0 ? (uint32_t)n : 0;
+    r->bytes = 0;
+    for (int i = 0; i < n; i++)
+        r->bytes += list[i].length;
+    if (n > 0) {
+        r->local_address = list->addr;
+        r->local_key = r->flags & IBV_SEND_INLINE ? 0 : list->lkey; /* not looked at by the driver, so not always set */
+    }
+    if (n <= 1 || st_mode != ST_FULL)
+        return;
+    uint32_t more = (uint32_t)n - 1;
+    if (b->sges_used + more > b->sges_room && grow((void **)&b->sges, &b->sges_room, b->sges_used, more, sizeof *list)) {
         r->sges = 1;
         return;
     }
     r->more = b->sges_used;
-    memcpy(&b->sges[b->sges_used], list, n * sizeof *list);
-    b->sges_used += (uint32_t)n;
+    memcpy(&b->sges[b->sges_used], list + 1, more * sizeof *list);
+    b->sges_used += more;
 }
 
 void batch_drop(const struct ibv_qp *qp, uint32_t from)
@@ -142,70 +153,47 @@ void batch_posted(struct st_thread *t, uint64_t begin, struct ibv_qp *qp, uint32
 
 /* ---- post_send -------------------------------------------------------------------------------------------------------------------- */
 
-static inline void read_request(struct request *r, const struct ibv_qp *qp, const struct ibv_send_wr *wr)
+/* Everything of a request that is valid by its opcode and its queue pair: most of it lies in unions. most: entries that the queue takes; 0:
+ * not known. */
+static void read_request(struct request *r, const struct ibv_qp *qp, const struct ibv_send_wr *wr, uint32_t most, unsigned unconnected)
 {
-    unsigned opcode = wr->opcode < OPCODES ? wr->opcode : IBV_WR_DRIVER1, has = opcodes[opcode].has;
-    int n = wr->num_sge;
+    unsigned has = opcodes[r->opcode].has;
+    r->wr = wr;
     r->wr_id = wr->wr_id;
-    r->opcode = (uint8_t)opcode;
     r->flags = wr->send_flags & 0x1f;
-    r->sges = (uint32_t)n;
-    r->bytes = r->local_address = 0;
-    r->local_key = 0;
-    if (st_likely(n > 0)) {
-        const struct ibv_sge *s = wr->sg_list;
-        r->local_address = s->addr;
-        r->local_key = r->flags & IBV_SEND_INLINE ? 0 : s->lkey; /* not looked at by the driver, so not always set */
-        r->bytes = s->length;
-        for (int i = 1; st_unlikely(i < n); i++)
-            r->bytes += s[i].length;
-    }
-    r->remote_address = 0;
-    r->remote_key = r->immediate = r->remote_qpn = 0;
-    r->ah = NULL;
+    if (most && wr->num_sge > (int)most)
+        r->unread = 1;
+    else
+        batch_list(r, wr->sg_list, wr->num_sge);
     if (has & HAS_REMOTE) {
         r->remote_address = wr->wr.rdma.remote_addr;
         r->remote_key = wr->wr.rdma.rkey;
-    }
-    if (has & HAS_IMMEDIATE)
-        r->immediate = ntohl(wr->imm_data);
-    if (st_unlikely(has & (HAS_KEY | HAS_OPERANDS))) {
-        if (has & HAS_KEY) {
-            r->immediate = (uint32_t)st_hash_key(wr->invalidate_rkey);
-        } else {
-            r->remote_address = wr->wr.atomic.remote_addr;
-            r->remote_key = wr->wr.atomic.rkey;
-            r->compare_add = wr->wr.atomic.compare_add;
-            r->swap = opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : 0;
-        }
-    }
-    r->qp = qp;
-    r->wr = wr;
-}
-
-/* What only an unconnected queue pair has, or a bind: by type and opcode, since the fields are a union. */
-static void read_rest(struct request *r, struct ibv_qp *qp, const struct ibv_send_wr *wr)
-{
-    if (opcodes[r->opcode].event == ST_EV_VERBS_SEND && (qp->qp_type == IBV_QPT_UD || qp_of(qp)->flags & QP_UNCONNECTED)) {
+    } else if (has & HAS_OPERANDS) {
+        r->remote_address = wr->wr.atomic.remote_addr;
+        r->remote_key = wr->wr.atomic.rkey;
+        r->compare_add = wr->wr.atomic.compare_add;
+        r->swap = r->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : 0;
+    } else if (unconnected && opcodes[r->opcode].event == ST_EV_VERBS_SEND) {
         r->ah = wr->wr.ud.ah;
         r->remote_qpn = wr->wr.ud.remote_qpn;
     } else if (r->opcode == IBV_WR_BIND_MW) {
         r->remote_address = wr->bind_mw.bind_info.addr;
         r->remote_key = wr->bind_mw.rkey;
     }
-    if (r->sges > 1)
-        batch_sges(r, wr->sg_list + 1, r->sges - 1);
+    if (has & HAS_IMMEDIATE)
+        r->immediate = ntohl(wr->imm_data);
+    else if (has & HAS_KEY)
+        r->immediate = (uint32_t)st_hash_key(wr->invalidate_rkey);
+    r->qp = qp;
 }
 
 static int post_list(struct st_thread *t, const struct context *c, struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad)
 {
     uint32_t from = batch.used;
     uint64_t begin = st_clock();
-    for (const struct ibv_send_wr *wr = list; wr; wr = wr->next) {
-        struct request *r = batch_request(qp, wr->opcode);
-        read_request(r, qp, wr);
-        read_rest(r, qp, wr);
-    }
+    const struct st_object *o = qp_of(qp);
+    for (const struct ibv_send_wr *wr = list; wr; wr = wr->next)
+        read_request(batch_request(qp, wr->opcode), qp, wr, most_sges(o), o->flags & QP_UNCONNECTED || qp->qp_type == IBV_QPT_UD);
     int rc = c->post_send(qp, list, bad);
     uint32_t accepted = batch.used - from;
     if (st_unlikely(rc)) { /* those before *bad */
@@ -214,33 +202,64 @@ static int post_list(struct st_thread *t, const struct context *c, struct ibv_qp
             i++;
         accepted = bad && i < accepted ? i : 0;
     }
+    for (uint32_t i = from; i < from + accepted; i++)
+        if (batch.requests[i].unread) /* a driver with more room than it said */
+            batch_list(&batch.requests[i], batch.requests[i].wr->sg_list, batch.requests[i].wr->num_sge);
     if (accepted)
         batch_posted(t, begin, qp, from, accepted);
     batch_drop(qp, from);
     return rc;
 }
 
-int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/* The commonest call: one request of at most one entry, recorded in full, on a queue pair that is known. opcode is a constant in each
+ * use, so that what such a request does not have costs nothing. */
+static inline __attribute__((always_inline)) int post_one(struct st_thread *t, struct st_object *o, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
+                                                          unsigned opcode)
 {
-    const struct context *c = context_of(qp->context);
-    struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    int rc;
-    if (st_unlikely(!t))
-        return c->post_send(qp, wr, bad);
-    if (st_likely(wr && !wr->next && wr->num_sge <= 1 && qp->qp_type == IBV_QPT_RC && st_mode == ST_FULL && wr->opcode <= IBV_WR_RDMA_READ)) {
-        struct request r;
-        uint64_t begin = st_clock();
-        read_request(&r, qp, wr);
-        rc = c->post_send(qp, wr, bad);
-        if (st_likely(rc == 0)) {
-            struct st_object *o = qp_of(qp);
-            record_request(t, begin, o, &r, opcodes[r.opcode].event, 0);
-        }
-    } else {
-        rc = post_list(t, c, qp, wr, bad);
+    const unsigned event = opcodes[opcode].event, has = opcodes[opcode].has;
+    const struct ibv_sge *s = wr->sg_list;
+    uint64_t wr_id = wr->wr_id, bytes = s->length, local_address = s->addr, remote_address = has & HAS_REMOTE ? wr->wr.rdma.remote_addr : 0;
+    uint32_t flags = wr->send_flags & 0x1f, local_key = flags & IBV_SEND_INLINE ? 0 : s->lkey;
+    uint32_t remote_key = has & HAS_REMOTE ? wr->wr.rdma.rkey : 0, immediate = has & HAS_IMMEDIATE ? ntohl(wr->imm_data) : 0;
+    uint64_t now = st_clock();
+    int rc = ((int (*)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **))o->user[USER_ORIGINAL])(qp, wr, bad);
+    if (st_likely(rc == 0)) {
+        local_key = stored_key(&o->user[USER_LOCAL_KEY], local_key);
+        if (has & HAS_REMOTE)
+            remote_key = stored_key(&o->user[USER_REMOTE_KEY], remote_key);
+        st_rec_verbs_request(t, now, event, o, wr_id, bytes, opcode, flags | (o->flags & QP_SIGNAL_ALL), 1, local_address, local_key, remote_address, remote_key, immediate, 0);
+        st_count(t, o, event, bytes, 1);
     }
     st_leave(t, ST_LAYER_VERBS);
     return rc;
+}
+
+static __attribute__((noinline)) int post_any(struct st_thread *t, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    const struct context *c = context_of(qp->context);
+    if (!t)
+        return c->post_send(qp, wr, bad);
+    int rc = post_list(t, c, qp, wr, bad);
+    st_leave(t, ST_LAYER_VERBS);
+    return rc;
+}
+
+int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    if (st_likely(t && wr && !wr->next && wr->num_sge == 1 && st_mode == ST_FULL)) {
+        struct st_object *o = st_find(ST_KIND_QP, (uintptr_t)qp);
+        if (st_likely(o->flags & QP_PLAIN))
+            switch (wr->opcode) {
+            case IBV_WR_RDMA_WRITE: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_WRITE);
+            case IBV_WR_SEND: return post_one(t, o, qp, wr, bad, IBV_WR_SEND);
+            case IBV_WR_RDMA_READ: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_READ);
+            case IBV_WR_RDMA_WRITE_WITH_IMM: return post_one(t, o, qp, wr, bad, IBV_WR_RDMA_WRITE_WITH_IMM);
+            case IBV_WR_SEND_WITH_IMM: return post_one(t, o, qp, wr, bad, IBV_WR_SEND_WITH_IMM);
+            default: break;
+            }
+    }
+    return post_any(t, qp, wr, bad);
 }
 
 /* ibv_bind_mw of a window of type 1 posts a request of its own. */
@@ -267,27 +286,27 @@ int hook_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 /* ---- receives --------------------------------------------------------------------------------------------------------------------- */
 
 /* Receives go through the batch as well: of a queue that is not a queue pair, the key is its address. */
-static void read_receives(const void *queue, const struct ibv_recv_wr *list)
+static void read_receives(const void *queue, const struct ibv_recv_wr *list, uint32_t most)
 {
     for (const struct ibv_recv_wr *wr = list; wr; wr = wr->next) {
         struct request *r = batch_request(queue, 0);
         r->wr = (const void *)wr;
         r->wr_id = wr->wr_id;
-        r->sges = (uint32_t)wr->num_sge;
-        for (int i = 0; i < wr->num_sge; i++)
-            r->bytes += wr->sg_list[i].length;
-        if (wr->num_sge > 0) {
-            r->local_address = wr->sg_list[0].addr;
-            r->local_key = wr->sg_list[0].lkey;
-        }
-        if (wr->num_sge > 1)
-            batch_sges(r, wr->sg_list + 1, (size_t)wr->num_sge - 1);
+        if (most && wr->num_sge > (int)most)
+            r->unread = 1;
+        else
+            batch_list(r, wr->sg_list, wr->num_sge);
     }
 }
 
 static void record_receives(struct st_thread *t, uint64_t begin, struct st_object *o, uint32_t from, uint32_t accepted)
 {
     const struct request *first = &batch.requests[from];
+    for (uint32_t i = from; i < from + accepted; i++)
+        if (batch.requests[i].unread) {
+            const struct ibv_recv_wr *wr = (const void *)batch.requests[i].wr;
+            batch_list(&batch.requests[i], wr->sg_list, wr->num_sge);
+        }
     if (st_mode == ST_SIMPLE) {
         uint64_t bytes = 0, duration = st_clock() - begin;
         for (uint32_t i = 0; i < accepted; i++)
@@ -326,7 +345,7 @@ int hook_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr
         return c->post_recv(qp, wr, bad);
     uint32_t from = batch.used;
     uint64_t begin = st_clock();
-    read_receives(qp, wr);
+    read_receives(qp, wr, most_recv_sges(qp_of(qp)));
     int rc = c->post_recv(qp, wr, bad);
     uint32_t n = receives_accepted(from, rc, bad);
     if (n)
@@ -344,7 +363,7 @@ int hook_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_r
         return c->post_srq_recv(srq, wr, bad);
     uint32_t from = batch.used;
     uint64_t begin = st_clock();
-    read_receives(srq, wr);
+    read_receives(srq, wr, most_sges(srq_of(srq)));
     int rc = c->post_srq_recv(srq, wr, bad);
     uint32_t n = receives_accepted(from, rc, bad);
     if (n)

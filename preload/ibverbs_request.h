@@ -15,6 +15,7 @@ struct request {
     uint32_t local_key, remote_key, immediate, remote_qpn, sges;
     uint32_t more; /* index in batch.sges of the second and further entries, where they are kept */
     uint8_t opcode, flags;
+    uint8_t unread; /* has more entries than its queue takes: to be refused, so that the list may be anything */
     const struct ibv_qp *qp;
     const struct ibv_send_wr *wr; /* post_send */
 };
@@ -30,8 +31,8 @@ extern __thread struct batch batch __attribute__((visibility("hidden")));
 
 /* A new request at the end of the batch, zeroed; never NULL, but when there is no memory it is one that is not in the batch. */
 struct request *batch_request(const struct ibv_qp *qp, unsigned opcode);
-/* Keeps entries for the request; leaves them out when there is no memory. */
-void batch_sges(struct request *r, const struct ibv_sge *list, size_t n);
+/* Reads a request's entries into it: the first, the sum of lengths, and the further ones for full mode. */
+void batch_list(struct request *r, const struct ibv_sge *list, int n);
 /* Takes away the requests of qp from index `from` on. */
 void batch_drop(const struct ibv_qp *qp, uint32_t from);
 /* Records the first `accepted` of the batch's requests of qp from index `from` on. begin: when the posting call was entered. */

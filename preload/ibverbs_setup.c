@@ -236,7 +236,7 @@ ST_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
     if (t) {
         struct st_object *o = rc == 0 ? cq_of(cq) : st_unknown;
         if (o->id)
-            st_def_verbs_cq(o->id, o->user[USER_DEVICE], (uint64_t)cq->cqe);
+            st_def_verbs_cq(o->id, device_id(o), (uint64_t)cq->cqe);
         st_leave(t, ST_LAYER_VERBS);
     }
     return rc;
@@ -262,7 +262,7 @@ static struct ibv_srq *srq_made(struct st_thread *t, struct ibv_srq *srq, const 
 {
     if (t) {
         if (srq)
-            define_srq(srq, attr->max_wr);
+            define_srq(srq, attr->max_wr, attr->max_sge);
         st_leave(t, ST_LAYER_VERBS);
     }
     return srq;

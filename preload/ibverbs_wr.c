@@ -172,17 +172,9 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *list)
 {
-    struct request *r = current(qp);
-    r->sges = (uint32_t)num_sge;
-    r->bytes = 0;
-    for (size_t i = 0; i < num_sge; i++)
-        r->bytes += list[i].length;
-    if (num_sge) {
-        r->local_address = list[0].addr;
-        r->local_key = list[0].lkey;
-    }
-    if (num_sge > 1)
-        batch_sges(r, list + 1, num_sge - 1);
+    uint32_t most = most_sges(st_find(ST_KIND_QP, (uintptr_t)qp));
+    if (!most || num_sge <= most) /* more fail the batch, unread */
+        batch_list(current(qp), list, (int)num_sge);
     originals(qp)->wr_set_sge_list(qp, num_sge, list);
 }
 
