@@ -118,6 +118,7 @@ struct hca_qp {
 	struct shm_rq *rq;
 	uint32_t index, epoch;
 	bool has_ex, sig_all;
+	bool counted; /* as a user of its domain and queues */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 

@@ -105,6 +105,7 @@ static struct hca_qp *create_checked(struct ibv_pd *pd, struct ibv_qp_init_attr 
 		}
 	}
 	a->cap = q->init.cap;
+	q->counted = true;
 	atomic_fetch_add(&to_pd(pd)->users, 1);
 	atomic_fetch_add(&to_cq(a->send_cq)->users, 1);
 	atomic_fetch_add(&to_cq(a->recv_cq)->users, 1);
@@ -309,8 +310,6 @@ static void unlist(struct hca_qp *q)
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct hca_qp *q = to_qp(qp);
-	const bool known = q->epoch == hca.epoch && hca.qps[q->index] == q;
-
 	if (q->epoch == hca.epoch && hca.ready) {
 		unlist(q);
 		/* passing through each lock: nobody works on it any longer */
@@ -326,7 +325,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 			rq_destroy(q->sh->rq);
 		hca_log("destroy_qp %#x", qp->qp_num);
 	}
-	if (known) {
+	if (q->counted) {
 		evq_forget(&to_context(qp->context)->async, qp);
 		atomic_fetch_sub(&to_pd(qp->pd)->users, 1);
 		atomic_fetch_sub(&to_cq(qp->send_cq)->users, 1);
