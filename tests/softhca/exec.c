@@ -434,7 +434,7 @@ void exec_pending(bool patient)
 		pthread_mutex_lock(&hca.qps_mu);
 	else if (pthread_mutex_trylock(&hca.qps_mu))
 		return;
-	for (struct hca_qp **p = &hca.pending; *p;) {
+	for (struct hca_qp **p = &hca.pending; *p && hca.ready;) {
 		struct hca_qp *q = *p;
 
 		if (!pthread_mutex_trylock(&q->mu)) {

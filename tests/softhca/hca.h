@@ -121,6 +121,7 @@ struct hca_qp {
 	bool counted; /* as a user of its domain and queues */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
+	struct qp_stats *stats;
 
 	pthread_mutex_t mu; /* the send queue */
 	uint8_t *sq;
@@ -144,8 +145,9 @@ struct hca_qp {
 extern struct hca {
 	struct shm *shm;
 	unsigned slot;
-	bool ready;
-	uint32_t epoch; /* raised in a forked child: older objects are not its own */
+	_Atomic bool ready;
+	_Atomic uint32_t epoch; /* raised in a forked child and at exit: older objects do
+				 * not work any longer */
 	int log;
 	bool ethernet;
 	/* queue pairs of this process and those with unexecuted requests */

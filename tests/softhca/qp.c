@@ -1,5 +1,6 @@
 /* Queue pairs: creation, states, attributes, destruction. */
 #include "hca.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 	const size_t data = inl > sge * sizeof(struct ibv_sge) ? inl : sge * sizeof(struct ibv_sge);
 	struct hca_qp *q = calloc(1, sizeof *q);
 	struct shm_qp *s;
+	struct qp_stats *stats;
 	uint32_t rq = 0;
 	int i;
 
@@ -36,6 +38,11 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 		errno = ENOMEM;
 		goto no_qp;
 	}
+	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type);
+	if (!stats) {
+		atomic_store(&hca.shm->qp[i].life, SHM_FREE);
+		goto no_qp;
+	}
 	s = q->sh = &hca.shm->qp[i];
 	s->type = a->qp_type;
 	s->pdn = to_pd(pd)->pdn;
@@ -46,6 +53,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 
 	q->index = i;
 	q->epoch = hca.epoch;
+	q->stats = stats;
 	q->sig_all = a->sq_sig_all;
 	q->init = *a;
 	q->init.cap.max_send_wr = q->depth;
@@ -271,8 +279,11 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 	if (to == IBV_QPS_RTR || to == IBV_QPS_RTS) {
 		const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
 
-		if (t && t->life == SHM_LIVE)
+		if (t && t->life == SHM_LIVE) {
+			q->stats->peer_qpn = t->qpn;
+			q->stats->peer_pid = hca.shm->proc[t->proc].pid;
 			shm_wake(hca.shm, t->proc);
+		}
 		shm_wake(hca.shm, hca.slot);
 	}
 	return 0;
