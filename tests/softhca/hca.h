@@ -109,6 +109,12 @@ struct wqe {
 	struct ibv_sge sge[]; /* or, with IBV_SEND_INLINE, the bytes themselves */
 };
 
+/* A receive taken out of its queue. */
+union taken_recv {
+	struct shm_recv r;
+	uint8_t room[sizeof(struct shm_recv) + HCA_MAX_SGE * sizeof(struct ibv_sge)];
+};
+
 struct hca_qp {
 	union {
 		struct ibv_qp qp;
@@ -152,11 +158,11 @@ extern struct hca {
 	bool ethernet;
 	/* queue pairs of this process and those with unexecuted requests */
 	pthread_mutex_t qps_mu;
-	struct hca_qp *qps[SHM_QPS];
+	struct hca_qp *_Atomic qps[SHM_QPS];
 	struct hca_qp *pending;
 	_Atomic int pending_count;
 	pthread_mutex_t cqs_mu;
-	struct hca_cq *cqs[SHM_CQS];
+	struct hca_cq *_Atomic cqs[SHM_CQS];
 } hca;
 
 /* Registers the process at its first open; again in a forked child. */

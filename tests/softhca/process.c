@@ -34,8 +34,10 @@ static void in_child(void)
 	hca.epoch++;
 	hca.pending = NULL;
 	hca.pending_count = 0;
-	memset(hca.qps, 0, sizeof hca.qps);
-	memset(hca.cqs, 0, sizeof hca.cqs);
+	for (int i = 0; i < SHM_QPS; i++)
+		hca.qps[i] = NULL;
+	for (int i = 0; i < SHM_CQS; i++)
+		hca.cqs[i] = NULL;
 	pthread_mutex_init(&hca.qps_mu, NULL);
 	pthread_mutex_init(&hca.cqs_mu, NULL);
 	pthread_mutex_init(&init_mu, NULL);

@@ -222,10 +222,7 @@ static void remember(struct hca_qp *q, const struct ibv_qp_attr *a, int mask)
 
 static void reset(struct hca_qp *q)
 {
-	struct {
-		struct shm_recv r;
-		struct ibv_sge sge[HCA_MAX_SGE];
-	} taken;
+	union taken_recv taken;
 
 	rx_lock(q->sh);
 	atomic_store(&q->sh->state, IBV_QPS_RESET);
