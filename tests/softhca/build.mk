@@ -3,14 +3,14 @@ SOFTHCA := tests/softhca
 SH := $(B)/softhca
 SH_CFLAGS := $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE
 SH_LDFLAGS := -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-Bsymbolic-functions
-SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats
+SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats log
 SH_mlx5 := mlx5
 SH_GEN = awk -f $(SOFTHCA)/gen-symbols.awk -v out=$(1) $(SOFTHCA)/symbols/$*.list $(SH)/obj/$*.nm > $@
 
 all: softhca
 .PHONY: softhca
 
-softhca: $(SH)/libibverbs.so $(SH)/libmlx5.so
+softhca: $(SH)/libibverbs.so $(SH)/libmlx5.so $(SH)/softhca-node.so
 
 $(SH)/obj/%.o: $(SOFTHCA)/%.c $(wildcard $(SOFTHCA)/*.h)
 	@mkdir -p $(@D)
@@ -45,3 +45,35 @@ $(SH)/lib%.so: $(SH)/lib%.so.1
 	ln -sf $(<F) $@
 
 .SECONDARY: $(foreach l,ibverbs mlx5,$(SH)/obj/$l.map $(SH)/obj/$l.rename $(SH)/obj/$l.stubs.c $(SH)/obj/$l.versioned.o)
+
+$(SH)/softhca-node.so: $(SOFTHCA)/node.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -fPIC -D_GNU_SOURCE -shared -o $@ $< -ldl
+
+# Clients for test.sh.
+SH_CHECK := $(wildcard $(SOFTHCA)/clients/check*.c)
+
+$(SH)/verbs_check: $(SH_CHECK) $(SOFTHCA)/clients/check.h
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -pthread -o $@ $(SH_CHECK) -libverbs
+
+$(SH)/fill_segment: $(SOFTHCA)/clients/fill_segment.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -o $@ $< -libverbs
+
+$(SH)/mpi_check: $(SOFTHCA)/clients/mpi_check.c
+	@mkdir -p $(@D)
+	OMPI_CC="$(CC)" mpicc $(CWARN) -O2 -g -o $@ $<
+
+# The adapter and verbs_check in one program under the address and undefined
+# behaviour sanitizers.
+.PHONY: softhca-asan softhca-test
+softhca-asan: $(SH)/verbs_check-asan
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 $<
+
+$(SH)/verbs_check-asan: $(SH_CHECK) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(wildcard $(SOFTHCA)/*.h $(SOFTHCA)/clients/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
+
+softhca-test: softhca $(SH)/verbs_check $(SH)/fill_segment $(if $(shell command -v mpicc),$(SH)/mpi_check)
+	$(SOFTHCA)/test.sh

@@ -19,7 +19,7 @@ static bool watch_peers(bool look)
 
 	memset(alive, -1, sizeof alive);
 	pthread_mutex_lock(&hca.qps_mu);
-	for (int i = 1; i < SHM_QPS; i++) {
+	for (int i = 1; i < SHM_QPS && hca.ready; i++) {
 		struct hca_qp *q = hca.qps[i];
 		const uint32_t state = q ? atomic_load(&q->sh->state) : IBV_QPS_RESET;
 		const struct shm_qp *t;
@@ -51,7 +51,7 @@ static bool watch_peers(bool look)
 static void raise_qp_events(void)
 {
 	pthread_mutex_lock(&hca.qps_mu);
-	for (int i = 1; i < SHM_QPS; i++) {
+	for (int i = 1; i < SHM_QPS && hca.ready; i++) {
 		struct hca_qp *q = hca.qps[i];
 		const uint32_t events = q && atomic_load(&q->sh->events) ? atomic_exchange(&q->sh->events, 0) : 0;
 
@@ -69,7 +69,7 @@ static void *run(void *arg)
 	uint64_t looked = 0;
 
 	(void)arg;
-	for (;;) {
+	while (hca.ready) {
 		const uint32_t seen = atomic_load(&p->wake);
 		bool look = now_ns() - looked >= (uint64_t)watch_ns, watching;
 

@@ -49,10 +49,7 @@ void rx_lock(struct shm_qp *t)
 
 void rx_error(struct shm_qp *t)
 {
-	struct {
-		struct shm_recv r;
-		struct ibv_sge sge[HCA_MAX_SGE];
-	} taken;
+	union taken_recv taken;
 
 	if (atomic_exchange(&t->state, IBV_QPS_ERR) != IBV_QPS_ERR) {
 		if (t->has_srq)
@@ -213,10 +210,7 @@ static enum ibv_wc_status one_sided(struct shm_qp *t, struct wqe *w, struct span
 static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
 	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
-	struct {
-		struct shm_recv r;
-		struct ibv_sge sge[HCA_MAX_SGE];
-	} taken;
+	union taken_recv taken;
 	struct span loc[HCA_MAX_SGE];
 	struct shm_qp *t;
 	int nloc;
@@ -292,10 +286,7 @@ static void make_grh(const struct wqe *w, uint8_t *grh)
 /* Datagrams: whatever keeps one from arriving, the sender's request is done. */
 static enum outcome exec_ud(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
-	struct {
-		struct shm_recv r;
-		struct ibv_sge sge[HCA_MAX_SGE];
-	} taken;
+	union taken_recv taken;
 	struct span src[HCA_MAX_SGE + 1], dst[HCA_MAX_SGE];
 	uint8_t grh[HCA_GRH];
 	struct shm_qp *t;
@@ -434,7 +425,7 @@ void exec_pending(bool patient)
 		pthread_mutex_lock(&hca.qps_mu);
 	else if (pthread_mutex_trylock(&hca.qps_mu))
 		return;
-	for (struct hca_qp **p = &hca.pending; *p;) {
+	for (struct hca_qp **p = &hca.pending; *p && hca.ready;) {
 		struct hca_qp *q = *p;
 
 		if (!pthread_mutex_trylock(&q->mu)) {

@@ -109,6 +109,12 @@ struct wqe {
 	struct ibv_sge sge[]; /* or, with IBV_SEND_INLINE, the bytes themselves */
 };
 
+/* A receive taken out of its queue. */
+union taken_recv {
+	struct shm_recv r;
+	uint8_t room[sizeof(struct shm_recv) + HCA_MAX_SGE * sizeof(struct ibv_sge)];
+};
+
 struct hca_qp {
 	union {
 		struct ibv_qp qp;
@@ -118,8 +124,10 @@ struct hca_qp {
 	struct shm_rq *rq;
 	uint32_t index, epoch;
 	bool has_ex, sig_all;
+	bool counted; /* as a user of its domain and queues */
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
+	struct qp_stats *stats;
 
 	pthread_mutex_t mu; /* the send queue */
 	uint8_t *sq;
@@ -143,17 +151,18 @@ struct hca_qp {
 extern struct hca {
 	struct shm *shm;
 	unsigned slot;
-	bool ready;
-	uint32_t epoch; /* raised in a forked child: older objects are not its own */
+	_Atomic bool ready;
+	_Atomic uint32_t epoch; /* raised in a forked child and at exit: older objects do
+				 * not work any longer */
 	int log;
 	bool ethernet;
 	/* queue pairs of this process and those with unexecuted requests */
 	pthread_mutex_t qps_mu;
-	struct hca_qp *qps[SHM_QPS];
+	struct hca_qp *_Atomic qps[SHM_QPS];
 	struct hca_qp *pending;
 	_Atomic int pending_count;
 	pthread_mutex_t cqs_mu;
-	struct hca_cq *cqs[SHM_CQS];
+	struct hca_cq *_Atomic cqs[SHM_CQS];
 } hca;
 
 /* Registers the process at its first open; again in a forked child. */

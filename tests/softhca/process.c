@@ -8,7 +8,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-struct hca hca = { .qps_mu = PTHREAD_MUTEX_INITIALIZER, .cqs_mu = PTHREAD_MUTEX_INITIALIZER };
+struct hca hca = { .slot = SHM_PROCS, .qps_mu = PTHREAD_MUTEX_INITIALIZER, .cqs_mu = PTHREAD_MUTEX_INITIALIZER };
 
 static pthread_mutex_t init_mu = PTHREAD_MUTEX_INITIALIZER;
 
@@ -30,11 +30,14 @@ uint32_t round_up_pow2(uint32_t n)
 static void in_child(void)
 {
 	hca.ready = false;
+	hca.slot = SHM_PROCS;
 	hca.epoch++;
 	hca.pending = NULL;
 	hca.pending_count = 0;
-	memset(hca.qps, 0, sizeof hca.qps);
-	memset(hca.cqs, 0, sizeof hca.cqs);
+	for (int i = 0; i < SHM_QPS; i++)
+		hca.qps[i] = NULL;
+	for (int i = 0; i < SHM_CQS; i++)
+		hca.cqs[i] = NULL;
 	pthread_mutex_init(&hca.qps_mu, NULL);
 	pthread_mutex_init(&hca.cqs_mu, NULL);
 	pthread_mutex_init(&init_mu, NULL);
@@ -81,8 +84,13 @@ __attribute__((destructor)) static void unloaded(void)
 	pthread_mutex_lock(&init_mu);
 	if (hca.ready) {
 		stats_write();
-		shm_detach(hca.shm, hca.slot);
+		/* the engine works under this lock and looks at `ready`; threads that
+		 * still run find that their objects are of another epoch */
+		pthread_mutex_lock(&hca.qps_mu);
 		hca.ready = false;
+		hca.epoch++;
+		shm_detach(hca.shm, hca.slot);
+		pthread_mutex_unlock(&hca.qps_mu);
 	}
 	pthread_mutex_unlock(&init_mu);
 }

@@ -1,5 +1,6 @@
 /* Queue pairs: creation, states, attributes, destruction. */
 #include "hca.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 	const size_t data = inl > sge * sizeof(struct ibv_sge) ? inl : sge * sizeof(struct ibv_sge);
 	struct hca_qp *q = calloc(1, sizeof *q);
 	struct shm_qp *s;
+	struct qp_stats *stats;
 	uint32_t rq = 0;
 	int i;
 
@@ -36,6 +38,11 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 		errno = ENOMEM;
 		goto no_qp;
 	}
+	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type);
+	if (!stats) {
+		atomic_store(&hca.shm->qp[i].life, SHM_FREE);
+		goto no_qp;
+	}
 	s = q->sh = &hca.shm->qp[i];
 	s->type = a->qp_type;
 	s->pdn = to_pd(pd)->pdn;
@@ -46,6 +53,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 
 	q->index = i;
 	q->epoch = hca.epoch;
+	q->stats = stats;
 	q->sig_all = a->sq_sig_all;
 	q->init = *a;
 	q->init.cap.max_send_wr = q->depth;
@@ -105,6 +113,7 @@ static struct hca_qp *create_checked(struct ibv_pd *pd, struct ibv_qp_init_attr 
 		}
 	}
 	a->cap = q->init.cap;
+	q->counted = true;
 	atomic_fetch_add(&to_pd(pd)->users, 1);
 	atomic_fetch_add(&to_cq(a->send_cq)->users, 1);
 	atomic_fetch_add(&to_cq(a->recv_cq)->users, 1);
@@ -213,10 +222,7 @@ static void remember(struct hca_qp *q, const struct ibv_qp_attr *a, int mask)
 
 static void reset(struct hca_qp *q)
 {
-	struct {
-		struct shm_recv r;
-		struct ibv_sge sge[HCA_MAX_SGE];
-	} taken;
+	union taken_recv taken;
 
 	rx_lock(q->sh);
 	atomic_store(&q->sh->state, IBV_QPS_RESET);
@@ -270,8 +276,11 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 	if (to == IBV_QPS_RTR || to == IBV_QPS_RTS) {
 		const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
 
-		if (t && t->life == SHM_LIVE)
+		if (t && t->life == SHM_LIVE) {
+			q->stats->peer_qpn = t->qpn;
+			q->stats->peer_pid = hca.shm->proc[t->proc].pid;
 			shm_wake(hca.shm, t->proc);
+		}
 		shm_wake(hca.shm, hca.slot);
 	}
 	return 0;
@@ -309,8 +318,6 @@ static void unlist(struct hca_qp *q)
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct hca_qp *q = to_qp(qp);
-	const bool known = q->epoch == hca.epoch && hca.qps[q->index] == q;
-
 	if (q->epoch == hca.epoch && hca.ready) {
 		unlist(q);
 		/* passing through each lock: nobody works on it any longer */
@@ -326,7 +333,7 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 			rq_destroy(q->sh->rq);
 		hca_log("destroy_qp %#x", qp->qp_num);
 	}
-	if (known) {
+	if (q->counted) {
 		evq_forget(&to_context(qp->context)->async, qp);
 		atomic_fetch_sub(&to_pd(qp->pd)->users, 1);
 		atomic_fetch_sub(&to_cq(qp->send_cq)->users, 1);

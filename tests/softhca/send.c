@@ -35,7 +35,7 @@ void send_submit(struct hca_qp *q, uint32_t n)
 
 		if (q->sig_all)
 			w->flags |= IBV_SEND_SIGNALED;
-		stats_posted(w);
+		stats_posted(q, w);
 	}
 	q->posted += n;
 	exec_queue(q, false);

@@ -106,7 +106,7 @@ bool shm_alive(struct shm *s, unsigned slot)
 {
 	struct flock f;
 
-	if (slot == hca.slot && hca.ready)
+	if (slot == hca.slot)
 		return true;
 	if (!atomic_load(&s->proc[slot].live))
 		return false;
@@ -229,6 +229,15 @@ void shm_detach(struct shm *s, unsigned slot)
 	byte_lock(F_SETLK, F_UNLCK, 0, NULL);
 }
 
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
 bool shm_lock_stolen(struct shm *s, struct shm_lock *l)
 {
 	const uint32_t self = hca.slot + 1;
@@ -239,7 +248,7 @@ bool shm_lock_stolen(struct shm *s, struct shm_lock *l)
 		if (atomic_compare_exchange_strong_explicit(&l->owner, &owner, self, memory_order_acquire, memory_order_relaxed))
 			return false;
 		if (round < 100) {
-			__builtin_ia32_pause();
+			cpu_pause();
 		} else if (round < 1000) {
 			sched_yield();
 		} else {

@@ -1,18 +1,15 @@
-/* Counters and their line of JSON; the log. */
+/* Counters and their line of JSON. */
 #include "stats.h"
 #include "hca.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OPCODES = IBV_WR_ATOMIC_FETCH_AND_ADD + 1 };
-
-static const char *const opcode_names[OPCODES] = {
+static const char *const opcode_names[STATS_OPCODES] = {
 	[IBV_WR_RDMA_WRITE] = "write",
 	[IBV_WR_RDMA_WRITE_WITH_IMM] = "write_imm",
 	[IBV_WR_SEND] = "send",
@@ -23,11 +20,11 @@ static const char *const opcode_names[OPCODES] = {
 };
 
 static struct {
-	_Atomic uint64_t requests[OPCODES], bytes[OPCODES];
 	_Atomic uint64_t signaled, inlined, flushed;
 	_Atomic uint64_t recv_posted, srq_recv_posted;
 	_Atomic uint64_t send_cqes, recv_cqes, error_cqes, recv_bytes;
 	_Atomic uint64_t polls, empty_polls;
+	struct qp_stats *_Atomic queue_pairs;
 } count;
 
 static inline void add(_Atomic uint64_t *c, uint64_t n)
@@ -35,10 +32,24 @@ static inline void add(_Atomic uint64_t *c, uint64_t n)
 	atomic_fetch_add_explicit(c, n, memory_order_relaxed);
 }
 
-void stats_posted(const struct wqe *w)
+struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type)
 {
-	add(&count.requests[w->opcode], 1);
-	add(&count.bytes[w->opcode], w->length);
+	struct qp_stats *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return NULL;
+	s->qpn = qpn;
+	s->type = type;
+	s->next = atomic_load(&count.queue_pairs);
+	while (!atomic_compare_exchange_weak(&count.queue_pairs, &s->next, s))
+		;
+	return s;
+}
+
+void stats_posted(struct hca_qp *q, const struct wqe *w)
+{
+	q->stats->requests[w->opcode]++;
+	q->stats->bytes[w->opcode] += w->length;
 	if (w->flags & IBV_SEND_SIGNALED)
 		add(&count.signaled, 1);
 	if (w->flags & IBV_SEND_INLINE)
@@ -76,73 +87,95 @@ void stats_reset(void)
 	memset(&count, 0, sizeof count);
 }
 
-static int append(char *b, size_t size, int at, const char *format, ...)
+static void print_program(FILE *f)
 {
-	va_list ap;
-	int n;
-
-	va_start(ap, format);
-	n = vsnprintf(b + at, size - at, format, ap);
-	va_end(ap);
-	return at + n < (int)size ? at + n : (int)size - 1;
+	fputs(",\"program\":\"", f);
+	for (const char *p = program_invocation_short_name; *p; p++)
+		fputc((unsigned char)*p < 0x20 || *p == '"' || *p == '\\' ? '?' : *p, f);
+	fputc('"', f);
 }
 
-static int append_table(char *b, size_t size, int at, const char *name, _Atomic uint64_t *v)
+/* One object with a number for each operation. */
+static void print_operations(FILE *f, const char *name, const uint64_t *v)
 {
 	const char *comma = "";
 
-	at = append(b, size, at, ",\"%s\":{", name);
-	for (int i = 0; i < OPCODES; i++)
+	fprintf(f, ",\"%s\":{", name);
+	for (int i = 0; i < STATS_OPCODES; i++)
 		if (opcode_names[i]) {
-			at = append(b, size, at, "%s\"%s\":%lu", comma, opcode_names[i], (unsigned long)v[i]);
+			fprintf(f, "%s\"%s\":%lu", comma, opcode_names[i], (unsigned long)v[i]);
 			comma = ",";
 		}
-	return append(b, size, at, "}");
+	fputc('}', f);
+}
+
+static void print_queue_pairs(FILE *f)
+{
+	const char *comma = "";
+
+	fputs(",\"queue_pairs\":[", f);
+	for (const struct qp_stats *s = count.queue_pairs; s; s = s->next) {
+		fprintf(f, "%s{\"qpn\":%u,\"type\":\"%s\",\"peer_qpn\":%u,\"peer_pid\":%d", comma, s->qpn,
+			s->type == IBV_QPT_UD ? "UD" : "RC", s->peer_qpn, s->peer_pid);
+		for (int i = 0; i < STATS_OPCODES; i++)
+			if (s->requests[i])
+				fprintf(f, ",\"%s\":[%lu,%lu]", opcode_names[i], (unsigned long)s->requests[i], (unsigned long)s->bytes[i]);
+		fputc('}', f);
+		comma = ",";
+	}
+	fputc(']', f);
+}
+
+static void print(FILE *f)
+{
+	uint64_t requests[STATS_OPCODES] = { 0 }, bytes[STATS_OPCODES] = { 0 };
+
+	for (const struct qp_stats *s = count.queue_pairs; s; s = s->next)
+		for (int i = 0; i < STATS_OPCODES; i++) {
+			requests[i] += s->requests[i];
+			bytes[i] += s->bytes[i];
+		}
+	fprintf(f, "{\"pid\":%d", (int)getpid());
+	print_program(f);
+	print_operations(f, "requests", requests);
+	print_operations(f, "bytes", bytes);
+	const struct {
+		const char *name;
+		uint64_t value;
+	} plain[] = {
+		{ "signaled", count.signaled },       { "inline", count.inlined },
+		{ "flushed", count.flushed },         { "recv_posted", count.recv_posted },
+		{ "srq_recv_posted", count.srq_recv_posted }, { "send_cqes", count.send_cqes },
+		{ "recv_cqes", count.recv_cqes },     { "error_cqes", count.error_cqes },
+		{ "recv_bytes", count.recv_bytes },   { "polls", count.polls },
+		{ "empty_polls", count.empty_polls },
+	};
+	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+		fprintf(f, ",\"%s\":%lu", plain[i].name, (unsigned long)plain[i].value);
+	print_queue_pairs(f);
+	fputs("}\n", f);
 }
 
 void stats_write(void)
 {
 	const char *name = getenv("SOFTHCA_STATS");
-	char b[2048], program[64] = "";
-	int fd, n;
+	char *line = NULL;
+	size_t n = 0;
+	FILE *f;
+	int fd;
 
 	if (!name)
 		return;
-	for (size_t i = 0; i + 1 < sizeof program && program_invocation_short_name[i]; i++) {
-		char ch = program_invocation_short_name[i];
-
-		program[i] = ch < 0x20 || ch == '"' || ch == '\\' || ch == 0x7f ? '?' : ch;
-	}
-	n = append(b, sizeof b, 0, "{\"pid\":%d,\"program\":\"%s\"", (int)getpid(), program);
-	n = append_table(b, sizeof b, n, "requests", count.requests);
-	n = append_table(b, sizeof b, n, "bytes", count.bytes);
-	n = append(b, sizeof b, n,
-		   ",\"signaled\":%lu,\"inline\":%lu,\"flushed\":%lu,\"recv_posted\":%lu,\"srq_recv_posted\":%lu,\"send_cqes\":%lu,\"recv_cqes\":%lu,\"error_cqes\":%lu,\"recv_bytes\":%lu,\"polls\":%lu,\"empty_polls\":%lu}\n",
-		   (unsigned long)count.signaled, (unsigned long)count.inlined, (unsigned long)count.flushed,
-		   (unsigned long)count.recv_posted, (unsigned long)count.srq_recv_posted,
-		   (unsigned long)count.send_cqes, (unsigned long)count.recv_cqes, (unsigned long)count.error_cqes,
-		   (unsigned long)count.recv_bytes, (unsigned long)count.polls, (unsigned long)count.empty_polls);
+	f = open_memstream(&line, &n);
+	if (!f)
+		return;
+	print(f);
+	fclose(f);
+	/* one write: lines of several processes do not mix */
 	fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-	if (fd < 0 || write(fd, b, n) != n)
+	if (fd < 0 || write(fd, line, n) != (ssize_t)n)
 		fprintf(stderr, "softhca: cannot write %s: %s\n", name, strerror(errno));
 	if (fd >= 0)
 		close(fd);
-}
-
-void hca_log_line(const char *format, ...)
-{
-	char b[512];
-	va_list ap;
-	int n, e = errno;
-
-	n = snprintf(b, sizeof b, "[softhca %d] ", (int)getpid());
-	va_start(ap, format);
-	n += vsnprintf(b + n, sizeof b - n, format, ap);
-	va_end(ap);
-	if (n > (int)sizeof b - 2)
-		n = sizeof b - 2;
-	b[n++] = '\n';
-	if (write(STDERR_FILENO, b, n) < 0)
-		errno = e;
-	errno = e;
+	free(line);
 }

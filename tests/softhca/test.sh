@@ -1,0 +1,263 @@
+#!/bin/bash
+# Unmodified programs over the software HCA. Prints `ok NAME`, `FAIL NAME` or
+# `SKIP NAME: why` for each case; exit 1 when one failed.
+# usage: test.sh [WORD...]: only cases whose name contains one of the words
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=${SOFTHCA_BUILD:-$here/../../build/softhca}
+build=$(cd "$build" && pwd) || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export SOFTHCA_SHM=$work/segment
+words=("$@")
+failed=0
+# below the range from which the kernel takes ports for clients
+port=$((20000 + $$ % 120 * 100))
+
+wanted() {
+	[ ${#words[@]} -eq 0 ] && return 0
+	for w in "${words[@]}"; do [[ $1 == *"$w"* ]] && return 0; done
+	return 1
+}
+
+# result NAME RC LOG...: one line, and the logs when it failed
+result() {
+	local name=$1 rc=$2
+	shift 2
+	if [ "$rc" -eq 0 ]; then
+		echo "ok $name"
+		return
+	fi
+	echo "FAIL $name"
+	failed=1
+	for log in "$@"; do sed "s|^|    ${log##*/}: |" "$log" | tail -15; done
+}
+
+have() { # have PROGRAM NAME
+	command -v "$1" >/dev/null && return 0
+	echo "SKIP $2: $1 is not installed"
+	return 1
+}
+
+wait_port() { # a server listens on it, or 10 s have passed
+	local hex
+	hex=$(printf ':%04X ' "$1")
+	for _ in $(seq 100); do
+		awk '$4 == "0A"' /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q "$hex" && return
+		sleep 0.1
+	done
+}
+
+# stat_sum KEY...: sum over the processes of a counter in the statistics
+stat_sum() {
+	local key=$1 block=${2:-}
+	# the counter inside a block ("bytes":{...}), or at top level
+	if [ -n "$block" ]; then
+		sed -n "s/.*\"$block\":{\([^}]*\)}.*/\1/p" "$work/stats"
+	else
+		cat "$work/stats"
+	fi | grep -o "\"$key\":[0-9]*" | awk -F: '{ s += $2 } END { print s + 0 }'
+}
+
+# pair NAME CHECK SERVER_ARGS -- extra client arguments
+# Runs a program as server and client; CHECK is evaluated after both ended well.
+pair() {
+	local name=$1 check=$2 s c server
+	shift 2
+	wanted "$name" || return 0
+	have "$1" "$name" || return 0
+	port=$((port + 1))
+	rm -f "$work/stats"
+	SOFTHCA_STATS=$work/stats timeout -k 5 60 "$@" -p $port >"$work/server" 2>&1 &
+	server=$!
+	wait_port $port
+	SOFTHCA_STATS=$work/stats timeout -k 5 60 "$@" -p $port localhost >"$work/client" 2>&1
+	c=$?
+	wait $server
+	s=$?
+	if [ $s -eq 0 ] && [ $c -eq 0 ]; then
+		eval "$check"
+		c=$?
+		[ $c -eq 0 ] || { echo "not true: $check" >>"$work/client"; cat "$work/stats" >>"$work/client"; }
+	fi
+	result "$name" $((s | c)) "$work/server" "$work/client"
+}
+
+# same NAME...: what was counted equals what was asked for
+eq() {
+	[ "$1" -eq "$2" ] && return 0
+	echo "counted $1, not $2" >>"$work/client"
+	return 1
+}
+requests() { stat_sum "$1" requests; }
+bytes() { stat_sum "$1" bytes; }
+
+devices() {
+	wanted ibv_devinfo || return 0
+	have ibv_devinfo ibv_devinfo || return 0
+	timeout 10 ibv_devinfo -v >"$work/client" 2>&1 && grep -q PORT_ACTIVE "$work/client" && grep -q mlx5_0 "$work/client"
+	result ibv_devinfo $? "$work/client"
+}
+
+pingpongs() {
+	# 1000 rounds of 4096 bytes each way: 2000 sends in all
+	local want='eq $(requests send) 2000 && eq $(bytes send) 8192000'
+	pair ibv_rc_pingpong "$want" ibv_rc_pingpong
+	pair ibv_rc_pingpong_events "$want" ibv_rc_pingpong -e
+	pair ibv_rc_pingpong_new_send "$want" ibv_rc_pingpong -N
+	pair ibv_rc_pingpong_time_stamps "$want" ibv_rc_pingpong -t
+	pair ibv_rc_pingpong_check "$want" ibv_rc_pingpong -c
+	pair ibv_ud_pingpong 'eq $(requests send) 2000 && eq $(bytes send) 4096000' ibv_ud_pingpong -s 2048
+	pair ibv_ud_pingpong_events 'eq $(requests send) 2000' ibv_ud_pingpong -e -s 2048
+	pair ibv_srq_pingpong 'eq $(stat_sum recv_cqes) $(requests send)' ibv_srq_pingpong
+	SOFTHCA_LINK=ethernet pair ibv_rc_pingpong_ethernet "$want" ibv_rc_pingpong -g 1
+}
+
+perftests() {
+	pair ib_write_bw 'eq $(requests write) 500 && eq $(bytes write) 2048000 && eq $(stat_sum send_cqes) 5' ib_write_bw -n 500 -s 4096
+	pair ib_write_bw_old_post_send 'eq $(requests write) 500 && eq $(bytes write) 2048000 && eq $(stat_sum send_cqes) 5' ib_write_bw -n 500 -s 4096 --use_old_post_send
+	pair ib_write_bw_4_queues 'eq $(requests write) 2000 && eq $(bytes write) 131072000' ib_write_bw -n 500 -q 4
+	pair ib_write_bw_both_ways 'eq $(requests write) 1000' ib_write_bw -n 500 -b
+	pair ib_write_lat 'eq $(requests write) 2000' ib_write_lat -n 1000
+	pair ib_send_bw 'eq $(requests send) 1000 && eq $(stat_sum recv_cqes) 1000 && eq $(stat_sum recv_bytes) 65536000' ib_send_bw -n 1000
+	pair ib_send_bw_events 'eq $(requests send) 1000 && eq $(stat_sum recv_cqes) 1000' ib_send_bw -n 1000 -e
+	pair ib_send_bw_srq 'eq $(requests send) 1000 && eq $(stat_sum recv_cqes) 1000' ib_send_bw -n 1000 --use-srq
+	pair ib_send_bw_srq_4_queues 'eq $(requests send) 2000 && eq $(stat_sum recv_cqes) 2000' ib_send_bw -n 500 --use-srq -q 4
+	pair ib_send_bw_ud 'eq $(requests send) 500 && eq $(bytes send) 512000' ib_send_bw -c UD -n 500 -s 1024
+	pair ib_send_lat 'eq $(requests send) 2000' ib_send_lat -n 1000
+	pair ib_send_lat_events 'eq $(requests send) 1000' ib_send_lat -n 500 -e
+	pair ib_send_lat_ud 'eq $(requests send) 1000' ib_send_lat -c UD -n 500
+	pair ib_read_bw 'eq $(requests read) 500 && eq $(bytes read) 32768000' ib_read_bw -n 500
+	pair ib_read_lat 'eq $(requests read) 500' ib_read_lat -n 500
+	pair ib_atomic_bw 'eq $(requests fetch_add) 500' ib_atomic_bw -n 500
+	pair ib_atomic_bw_compare_swap 'eq $(requests compare_swap) 500' ib_atomic_bw -n 500 -A CMP_AND_SWAP
+	pair ib_atomic_lat 'eq $(requests fetch_add) 500' ib_atomic_lat -n 500
+}
+
+ucx_ready() { # ucx_ready NAME
+	have ucx_perftest "$1" || return 1
+	[ -e /dev/infiniband/uverbs0 ] || [ -n "${LD_PRELOAD:-}" ] && return 0
+	echo "SKIP $1: no /dev/infiniband/uverbs0 (setup.sh makes it)"
+	return 1
+}
+
+ucx() {
+	local tls test name
+	export UCX_NET_DEVICES=mlx5_0:1
+	for tls in rc_v ud_v; do
+		# (UCP makes atomics of messages here: rc_verbs lacks some; so UCT below)
+		for test in tag_lat ucp_put_bw ucp_am_bw ucp_get; do
+			name=ucx_${tls}_$test
+			wanted $name && ucx_ready $name &&
+				UCX_TLS=$tls pair $name '[ $(requests send) -gt 0 ]' ucx_perftest -t $test -n 500 -w 50 -s 4096
+		done
+	done
+	# every put is one RDMA write: 500 and the warm-up's 50 with their flushes
+	wanted ucx_rc_v_put_counts && ucx_ready ucx_rc_v_put_counts &&
+		UCX_TLS=rc_v pair ucx_rc_v_put_counts '[ $(bytes write) -ge $((550 * 65536)) ] && [ $(bytes write) -le $((570 * 65536)) ]' ucx_perftest -t ucp_put_bw -n 500 -w 50 -s 65536
+	wanted ucx_rc_v_fadd && ucx_ready ucx_rc_v_fadd &&
+		pair ucx_rc_v_fadd '[ $(requests fetch_add) -ge 500 ]' ucx_perftest -t fadd -d mlx5_0:1 -x rc_verbs -n 500 -w 50 -s 8
+	name=ucx_without_device_node
+	if wanted $name; then
+		if ! unshare -m true 2>/dev/null; then
+			echo "SKIP $name: needs a mount namespace (root)"
+		elif have ucx_info $name; then
+			mkdir -p "$work/empty"
+			unshare -m sh -c 'mkdir -p /dev/infiniband && mount --bind "$1" /dev/infiniband && exec env LD_PRELOAD="$2" ucx_info -d' - "$work/empty" "$build/softhca-node.so" >"$work/client" 2>&1
+			grep -q 'Transport: rc_verbs' "$work/client"
+			result $name $? "$work/client"
+		fi
+	fi
+}
+
+mpi() {
+	local n tls name rc
+	for n in 2 4 16; do
+		for tls in rc_v ud_v; do
+			name=openmpi_${n}_ranks_$tls
+			wanted $name && ucx_ready $name && have mpirun $name || continue
+			[ -x "$build/mpi_check" ] || { echo "SKIP $name: mpi_check is not built (make needs mpicc)"; continue; }
+			rm -f "$work/stats"
+			timeout -k 5 120 mpirun -np $n --allow-run-as-root --oversubscribe --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any \
+				-x LD_LIBRARY_PATH -x SOFTHCA_SHM -x SOFTHCA_STATS="$work/stats" -x UCX_TLS=$tls -x UCX_NET_DEVICES=mlx5_0:1 "$build/mpi_check" >"$work/client" 2>&1 &&
+				grep -q "mpi_check: $n ranks, 0 errors" "$work/client" && [ "$(wc -l <"$work/stats")" -eq $n ] && [ "$(requests send)" -gt 0 ]
+			rc=$?
+			result $name $rc "$work/client"
+		done
+	done
+}
+
+verbs() {
+	local all
+	wanted verbs_check || return 0
+	timeout -k 5 300 "$build/verbs_check" >"$work/client" 2>&1
+	grep -E '^(ok|FAIL) ' "$work/client" | sed 's/ / verbs_check_/'
+	all=$(grep -c '^ok ' "$work/client")
+	if grep -q '^FAIL' "$work/client" || [ "$all" -lt 20 ]; then
+		result verbs_check 1 "$work/client"
+	fi
+}
+
+killed_client() {
+	local name=ib_write_bw_killed server client rc
+	wanted $name || return 0
+	have ib_send_bw $name || return 0
+	port=$((port + 1))
+	timeout -k 5 60 ib_send_bw -D 30 -p $port >"$work/server" 2>&1 &
+	server=$!
+	wait_port $port
+	ib_send_bw -D 30 -p $port localhost >"$work/client" 2>&1 &
+	client=$!
+	sleep 2
+	kill -9 $client
+	wait $client 2>/dev/null
+	# the survivor ends by itself, well before its 30 s, with an error
+	SECONDS=0
+	wait $server
+	rc=$?
+	[ $rc -ne 0 ] && [ $rc -ne 124 ] && [ $SECONDS -lt 15 ]
+	result $name $? "$work/server"
+	# and what the dead one left does not disturb the next
+	name=after_a_kill
+	pair $name 'eq $(requests send) 2000' ibv_rc_pingpong
+}
+
+segment_gone() {
+	local name=segment_removed_by_the_last
+	wanted $name || return 0
+	[ ! -e "$SOFTHCA_SHM" ]
+	result $name $? /dev/null
+}
+
+full_file_system() {
+	local name=full_file_system
+	wanted $name || return 0
+	unshare -m true 2>/dev/null || { echo "SKIP $name: needs a mount namespace (root)"; return; }
+	mkdir -p "$work/small"
+	unshare -m sh -c 'mount -t tmpfs -o size=16m none "$1" && SOFTHCA_SHM=$1/segment exec timeout -k 5 30 "$2"' - "$work/small" "$build/fill_segment" >"$work/client" 2>&1
+	result $name $? "$work/client"
+}
+
+symbols() {
+	local name=symbols lib
+	wanted $name || return 0
+	for lib in ibverbs mlx5; do
+		objdump -T "$build/lib$lib.so.1" | awk '!/UND/ && !/\*ABS\*/ && NF >= 7 { v = $(NF - 1); gsub(/[()]/, "", v); print $NF, v }' | LC_ALL=C sort >"$work/have"
+		awk '{ print $1, $2 }' "$here/symbols/$lib.list" | LC_ALL=C sort >"$work/want"
+		diff "$work/want" "$work/have" >"$work/client" || break
+	done
+	result $name $? "$work/client"
+}
+
+symbols
+devices
+verbs
+pingpongs
+perftests
+killed_client
+ucx
+mpi
+full_file_system
+segment_gone
+exit $failed
