@@ -16,17 +16,13 @@ root=$work/root
 
 step() { echo "fresh: [$SECONDS s] $*"; }
 
-# apt: the sources for bookworm and the way to them (proxies, retries, date checks).
-sources=()
-for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-	case $f in *backports*) continue ;; esac
-	if [ -f "$f" ] && grep -q '^[^#]*bookworm' "$f"; then sources+=("$f"); fi
-done
-apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries)' >"$work/apt.conf" || true
+. tests/debian.sh
+find_apt_sources
+apt_options >"$work/apt.conf"
 
 step "making the root"
 mmdebstrap --quiet --mode=root --variant=minbase --include=ca-certificates,make --aptopt="$work/apt.conf" \
-	bookworm "$root" "${sources[@]}" >&2
+	bookworm "$root" "${apt_sources[@]}" >&2
 
 # CA certificates that this machine has beyond Debian's.
 for f in /usr/local/share/ca-certificates/*.crt; do

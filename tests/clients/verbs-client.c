@@ -279,7 +279,9 @@ static void mode_chain(struct pair *p)
 
 static void build(struct ibv_qp_ex *q, enum ibv_wr_opcode op, uint32_t len, int form)
 {
-	q->wr_flags = IBV_SEND_SIGNALED;
+	int can_inline = len <= 32 && op != IBV_WR_RDMA_READ && !is_atomic(op);
+	/* Only rdma-core 44's rxe asks for the flag as well. */
+	q->wr_flags = IBV_SEND_SIGNALED | (can_inline ? IBV_SEND_INLINE : 0);
 	switch (op) {
 	case IBV_WR_SEND: ibv_wr_send(q); break;
 	case IBV_WR_SEND_WITH_IMM: ibv_wr_send_imm(q, htobe32(7)); break;
@@ -291,7 +293,6 @@ static void build(struct ibv_qp_ex *q, enum ibv_wr_opcode op, uint32_t len, int 
 	}
 	struct ibv_sge sg[2] = { { (uintptr_t)from, len / 2, mr->lkey }, { (uintptr_t)from + len / 2, len - len / 2, mr->lkey } };
 	struct ibv_data_buf buf[2] = { { from, len / 2 }, { from + len / 2, len - len / 2 } };
-	int can_inline = len <= 32 && op != IBV_WR_RDMA_READ && !is_atomic(op);
 	if (can_inline && form % 2)
 		ibv_wr_set_inline_data(q, from, len);
 	else if (can_inline)

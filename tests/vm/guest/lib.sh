@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# Sourced by guest scripts: . "$(dirname "$0")/lib.sh". Sets the RDMA device up and gives the helpers below. For them:
+#   B     the build folder, as on the host      OUT   a folder of the host that stays after the run, shared by two machines
+#   DEV   the RDMA device, rxe0                 GID   index of its IPv4 GID; UCX needs the link-local one, 0
+#   ME, PEER   addresses of this machine and the other (of one machine: itself)
+#   ROLE  one, or a and b of two machines
+# /tmp is memory and supports shared writable mappings; the repository and OUT are mounted by 9p and do not.
+set -u
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+B=$RIG_build OUT=$RIG_out DEV=rxe0 GID=1
+export B OUT DEV GID
+bad=0
+
+# test_ok NAME, test_fail NAME WHY: the markers that the host counts.
+test_ok() { echo "@@ TEST $1 ok $(cut -d' ' -f1 /proc/uptime)"; }
+test_fail() { echo "@@ TEST $1 FAIL: $2"; bad=1; }
+equal() { if [ "$2" = "$3" ]; then test_ok "$1"; else test_fail "$1" "got $(tr '\n' ',' <<<"$2"), want $(tr '\n' ',' <<<"$3")"; fi; }
+# check NAME LIMIT COMMAND...: ok when COMMAND succeeds within LIMIT seconds. Its output is shown when it does not.
+check() {
+	local name=$1 limit=$2 rc=0
+	shift 2
+	timeout -k 2 "$limit" "$@" >"/tmp/out.$name" 2>&1 || rc=$?
+	[ $rc = 0 ] && test_ok "$name" && return
+	tail -n 15 "/tmp/out.$name"
+	test_fail "$name" "exit status $rc of: $*"
+}
+finish() { exit $bad; }
+
+# wait_until SECONDS COMMAND...: until COMMAND succeeds.
+wait_until() {
+	local i n=$(($1 * 10))
+	shift
+	for ((i = 0; i < n; i++)); do
+		"$@" && return
+		sleep 0.1
+	done
+	return 1
+}
+port_listens() { [ -n "$(ss -Hltn "sport = :$1")" ] || rdma resource show cm_id | grep -q "LISTEN.*:$1\b"; }
+
+# meet NAME: both machines wait here for each other, 60 s at most. Nothing to do on one.
+meet() {
+	[ "$ROLE" = one ] && return
+	local other=a
+	[ "$ROLE" = a ] && other=b
+	: >"$OUT/meet.$1.$ROLE"
+	wait_until 60 test -e "$OUT/meet.$1.$other" || { echo "the other machine did not come to $1"; exit 1; }
+}
+
+# serve_and_call NAME PORT LIMIT SERVER CLIENT: starts the command line SERVER, waits until it listens on PORT, runs CLIENT; both must
+# succeed within LIMIT seconds. On two machines a serves and b calls. Their outputs are /tmp/NAME.server and /tmp/NAME.client.
+# Returns whether it went well; says what did not.
+serve_and_call() {
+	local name=$1 port=$2 limit=$3 server=$4 client=$5 rc=0 pid=
+	if [ "$ROLE" != b ]; then
+		timeout -k 2 "$limit" bash -c "$server" >"/tmp/$name.server" 2>&1 &
+		pid=$!
+		wait_until 30 port_listens "$port" || echo "$name: nothing listens on port $port"
+	fi
+	meet "$name"
+	if [ "$ROLE" != a ]; then
+		timeout -k 2 "$limit" bash -c "$client" >"/tmp/$name.client" 2>&1 || rc=$?
+		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; tail -n 10 "/tmp/$name.client"; }
+		[ $rc = 0 ] || [ -z "$pid" ] || kill "$pid" 2>/dev/null
+	fi
+	if [ -n "$pid" ] && ! wait "$pid"; then
+		rc=1
+		echo "$name: the server failed"
+		tail -n 10 "/tmp/$name.server"
+	fi
+	meet "$name.end"
+	return $rc
+}
+
+# counting LAYER...: the value of LD_PRELOAD for the tests' own counters of these layers, ucp and verbs. COUNT_OUT=PREFIX in the
+# environment says where to, and counts PREFIX LAYER prints their sums: "OPERATION COUNT BYTES" lines.
+counting() {
+	local l out=
+	for l in "$@"; do out=$out${out:+:}$B/tests/count-$l.so; done
+	echo "$out"
+}
+counts() { "$B/tests/runner" counts "$1.$2".* 2>&1; }
+# same_counts NAME A B: two files of counts, such as a client's own and its counter's, say the same.
+same_counts() { equal "$1" "$("$B/tests/runner" counts $2 2>&1)" "$("$B/tests/runner" counts $3 2>&1)"; }
+
+# rdma_qps: the kernel's word on the queue pairs that exist, one a line: QPN REMOTE-QPN STATE PID COMMAND.
+rdma_qps() {
+	rdma resource show qp link "$DEV" | sed -n 's/.* lqpn \([0-9]*\)\( rqpn \([0-9]*\)\)\?.* state \([A-Z]*\).* pid \([0-9]*\) comm \(.*\)/\1 \3 \4 \5 \6/p' |
+		tr -d '[]'
+}
+
+# run_mpi RANKS ARGS...: Open MPI over UCX over soft-RoCE on this machine.
+run_mpi() {
+	local ranks=$1
+	shift
+	timeout -k 2 100 mpirun -np "$ranks" --allow-run-as-root --oversubscribe --mca plm isolated --mca pml ucx --mca btl ^openib \
+		--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS -x UCX_NET_DEVICES -x UCX_IB_GID_INDEX "$@"
+}
+# UCX's UD, which also sets RC up, gets nothing through soft-RoCE with an IPv4 GID.
+export UCX_NET_DEVICES=$DEV:1 UCX_IB_GID_INDEX=0 UCX_TLS=rc_v
+
+ip link set lo up
+case $RIG_host in
+rig)
+	ROLE=one ME=10.9.0.1 PEER=127.0.0.1
+	ip link add d0 type veth peer name d1
+	ip link set d1 mtu 4500 up
+	net=d0
+	;;
+*)
+	if [ "$RIG_host" = vma ]; then ROLE=a ME=10.9.0.1 PEER=10.9.0.2; else ROLE=b ME=10.9.0.2 PEER=10.9.0.1; fi
+	for d in /sys/class/net/*/device/driver; do
+		[ "$(basename "$(readlink "$d")")" != virtio_net ] || net=$(basename "${d%/device/driver}")
+	done
+	;;
+esac
+export ROLE ME PEER
+ip addr add $ME/24 dev "$net"
+ip link set "$net" mtu 4500 up
+rdma link add $DEV type rxe netdev "$net" || { echo "cannot make $DEV"; exit 1; }
+wait_until 10 grep -q ffff:0a09 /sys/class/infiniband/$DEV/ports/1/gids/$GID || { echo "$DEV has no IPv4 GID"; exit 1; }
+if [ $ROLE != one ]; then
+	wait_until 60 ping -c1 -W1 $PEER >/dev/null || { echo "$PEER does not answer"; exit 1; }
+fi
