@@ -146,655 +146,655 @@ static const struct st_layout st_layout_ucp_request = {
     .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1,
 };
 
-static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)bytes ^ s->next[1]) |
-                     ((uint64_t)tag ^ s->next[2]) |
-                     ((uint64_t)mask ^ s->next[3]) |
-                     ((uint64_t)local_address ^ s->next[4]) |
-                     ((uint64_t)remote_address ^ s->next[5]) |
-                     ((uint64_t)remote_key ^ s->next[6]) |
-                     ((uint64_t)request ^ s->next[7]) |
-                     ((uint64_t)status ^ s->next[8]) |
-                     ((uint64_t)api ^ s->next[9]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[4] = local_address + s->stride[4];
-        s->next[5] = remote_address + s->stride[5];
-        s->next[7] = request + s->stride[7];
-        p = st_varint(p, duration);
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)bytes ^ s_->next[1]) |
+                     ((uint64_t)tag ^ s_->next[2]) |
+                     ((uint64_t)mask ^ s_->next[3]) |
+                     ((uint64_t)local_address ^ s_->next[4]) |
+                     ((uint64_t)remote_address ^ s_->next[5]) |
+                     ((uint64_t)remote_key ^ s_->next[6]) |
+                     ((uint64_t)request ^ s_->next[7]) |
+                     ((uint64_t)status ^ s_->next[8]) |
+                     ((uint64_t)api ^ s_->next[9]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[4] = local_address + s_->stride[4];
+        s_->next[5] = remote_address + s_->stride[5];
+        s_->next[7] = request + s_->stride[7];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)bytes, (uint64_t)tag, (uint64_t)mask, (uint64_t)local_address, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)request, (uint64_t)status, (uint64_t)api, (uint64_t)duration};
-    st_record(t, now, event, o, &st_layout_ucp_request, v);
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)tag, (uint64_t)mask, (uint64_t)local_address, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)request, (uint64_t)status, (uint64_t)api, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_ucp_request, v_);
 }
 
 static const struct st_layout st_layout_ucp_completion = {
     .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0, .bytes = 2,
 };
 
-static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
+static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)request ^ s->next[1]) |
-                     ((uint64_t)bytes ^ s->next[2]) |
-                     ((uint64_t)tag ^ s->next[3]) |
-                     ((uint64_t)error ^ s->next[4]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = request + s->stride[1];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)request ^ s_->next[1]) |
+                     ((uint64_t)bytes ^ s_->next[2]) |
+                     ((uint64_t)tag ^ s_->next[3]) |
+                     ((uint64_t)error ^ s_->next[4]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = request + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)request, (uint64_t)bytes, (uint64_t)tag, (uint64_t)error};
-    st_record(t, now, event, o, &st_layout_ucp_completion, v);
+    uint64_t v_[] = {o_->id, (uint64_t)request, (uint64_t)bytes, (uint64_t)tag, (uint64_t)error};
+    st_record(t_, now_, event_, o_, &st_layout_ucp_completion, v_);
 }
 
 static const struct st_layout st_layout_call = {
     .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 3,
 };
 
-static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)operation ^ s->next[1]) |
-                     ((uint64_t)requests ^ s->next[2]) |
-                     ((uint64_t)bytes ^ s->next[3]) |
-                     ((uint64_t)peer ^ s->next[4]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        p = st_varint(p, duration);
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)operation ^ s_->next[1]) |
+                     ((uint64_t)requests ^ s_->next[2]) |
+                     ((uint64_t)bytes ^ s_->next[3]) |
+                     ((uint64_t)peer ^ s_->next[4]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)operation, (uint64_t)requests, (uint64_t)bytes, (uint64_t)peer, (uint64_t)duration};
-    st_record(t, now, event, o, &st_layout_call, v);
+    uint64_t v_[] = {o_->id, (uint64_t)operation, (uint64_t)requests, (uint64_t)bytes, (uint64_t)peer, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_call, v_);
 }
 
 static const struct st_layout st_layout_verbs_request = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)wr_id ^ s->next[1]) |
-                     ((uint64_t)bytes ^ s->next[2]) |
-                     ((uint64_t)opcode ^ s->next[3]) |
-                     ((uint64_t)flags ^ s->next[4]) |
-                     ((uint64_t)sges ^ s->next[5]) |
-                     ((uint64_t)local_address ^ s->next[6]) |
-                     ((uint64_t)local_key ^ s->next[7]) |
-                     ((uint64_t)remote_address ^ s->next[8]) |
-                     ((uint64_t)remote_key ^ s->next[9]) |
-                     ((uint64_t)immediate ^ s->next[10]) |
-                     ((uint64_t)call ^ s->next[11]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = wr_id + s->stride[1];
-        s->next[6] = local_address + s->stride[6];
-        s->next[8] = remote_address + s->stride[8];
-        s->next[10] = immediate + s->stride[10];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)wr_id ^ s_->next[1]) |
+                     ((uint64_t)bytes ^ s_->next[2]) |
+                     ((uint64_t)opcode ^ s_->next[3]) |
+                     ((uint64_t)flags ^ s_->next[4]) |
+                     ((uint64_t)sges ^ s_->next[5]) |
+                     ((uint64_t)local_address ^ s_->next[6]) |
+                     ((uint64_t)local_key ^ s_->next[7]) |
+                     ((uint64_t)remote_address ^ s_->next[8]) |
+                     ((uint64_t)remote_key ^ s_->next[9]) |
+                     ((uint64_t)immediate ^ s_->next[10]) |
+                     ((uint64_t)call ^ s_->next[11]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = wr_id + s_->stride[1];
+        s_->next[6] = local_address + s_->stride[6];
+        s_->next[8] = remote_address + s_->stride[8];
+        s_->next[10] = immediate + s_->stride[10];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
-    st_record(t, now, event, o, &st_layout_verbs_request, v);
+    uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_request, v_);
 }
 
 static const struct st_layout st_layout_verbs_datagram = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)wr_id ^ s->next[1]) |
-                     ((uint64_t)bytes ^ s->next[2]) |
-                     ((uint64_t)opcode ^ s->next[3]) |
-                     ((uint64_t)flags ^ s->next[4]) |
-                     ((uint64_t)sges ^ s->next[5]) |
-                     ((uint64_t)local_address ^ s->next[6]) |
-                     ((uint64_t)local_key ^ s->next[7]) |
-                     ((uint64_t)address_handle ^ s->next[8]) |
-                     ((uint64_t)remote_qpn ^ s->next[9]) |
-                     ((uint64_t)immediate ^ s->next[10]) |
-                     ((uint64_t)call ^ s->next[11]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = wr_id + s->stride[1];
-        s->next[6] = local_address + s->stride[6];
-        s->next[10] = immediate + s->stride[10];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)wr_id ^ s_->next[1]) |
+                     ((uint64_t)bytes ^ s_->next[2]) |
+                     ((uint64_t)opcode ^ s_->next[3]) |
+                     ((uint64_t)flags ^ s_->next[4]) |
+                     ((uint64_t)sges ^ s_->next[5]) |
+                     ((uint64_t)local_address ^ s_->next[6]) |
+                     ((uint64_t)local_key ^ s_->next[7]) |
+                     ((uint64_t)address_handle ^ s_->next[8]) |
+                     ((uint64_t)remote_qpn ^ s_->next[9]) |
+                     ((uint64_t)immediate ^ s_->next[10]) |
+                     ((uint64_t)call ^ s_->next[11]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = wr_id + s_->stride[1];
+        s_->next[6] = local_address + s_->stride[6];
+        s_->next[10] = immediate + s_->stride[10];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)address_handle, (uint64_t)remote_qpn, (uint64_t)immediate, (uint64_t)call};
-    st_record(t, now, event, o, &st_layout_verbs_datagram, v);
+    uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)address_handle, (uint64_t)remote_qpn, (uint64_t)immediate, (uint64_t)call};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_datagram, v_);
 }
 
 static const struct st_layout st_layout_verbs_atomic = {
     .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)wr_id ^ s->next[1]) |
-                     ((uint64_t)bytes ^ s->next[2]) |
-                     ((uint64_t)opcode ^ s->next[3]) |
-                     ((uint64_t)flags ^ s->next[4]) |
-                     ((uint64_t)local_address ^ s->next[5]) |
-                     ((uint64_t)local_key ^ s->next[6]) |
-                     ((uint64_t)remote_address ^ s->next[7]) |
-                     ((uint64_t)remote_key ^ s->next[8]) |
-                     ((uint64_t)compare_add ^ s->next[9]) |
-                     ((uint64_t)swap ^ s->next[10]) |
-                     ((uint64_t)call ^ s->next[11]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = wr_id + s->stride[1];
-        s->next[5] = local_address + s->stride[5];
-        s->next[7] = remote_address + s->stride[7];
-        s->next[9] = compare_add + s->stride[9];
-        s->next[10] = swap + s->stride[10];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)wr_id ^ s_->next[1]) |
+                     ((uint64_t)bytes ^ s_->next[2]) |
+                     ((uint64_t)opcode ^ s_->next[3]) |
+                     ((uint64_t)flags ^ s_->next[4]) |
+                     ((uint64_t)local_address ^ s_->next[5]) |
+                     ((uint64_t)local_key ^ s_->next[6]) |
+                     ((uint64_t)remote_address ^ s_->next[7]) |
+                     ((uint64_t)remote_key ^ s_->next[8]) |
+                     ((uint64_t)compare_add ^ s_->next[9]) |
+                     ((uint64_t)swap ^ s_->next[10]) |
+                     ((uint64_t)call ^ s_->next[11]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = wr_id + s_->stride[1];
+        s_->next[5] = local_address + s_->stride[5];
+        s_->next[7] = remote_address + s_->stride[7];
+        s_->next[9] = compare_add + s_->stride[9];
+        s_->next[10] = swap + s_->stride[10];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)compare_add, (uint64_t)swap, (uint64_t)call};
-    st_record(t, now, event, o, &st_layout_verbs_atomic, v);
+    uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)compare_add, (uint64_t)swap, (uint64_t)call};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_atomic, v_);
 }
 
 static const struct st_layout st_layout_verbs_sge = {
     .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0, .bytes = 4,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
+static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)index ^ s->next[1]) |
-                     ((uint64_t)local_address ^ s->next[2]) |
-                     ((uint64_t)local_key ^ s->next[3]) |
-                     ((uint64_t)bytes ^ s->next[4]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = index + s->stride[1];
-        s->next[2] = local_address + s->stride[2];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)index ^ s_->next[1]) |
+                     ((uint64_t)local_address ^ s_->next[2]) |
+                     ((uint64_t)local_key ^ s_->next[3]) |
+                     ((uint64_t)bytes ^ s_->next[4]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = index + s_->stride[1];
+        s_->next[2] = local_address + s_->stride[2];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)index, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)bytes};
-    st_record(t, now, event, o, &st_layout_verbs_sge, v);
+    uint64_t v_[] = {o_->id, (uint64_t)index, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)bytes};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_sge, v_);
 }
 
 static const struct st_layout st_layout_verbs_receive = {
     .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)wr_id ^ s->next[1]) |
-                     ((uint64_t)bytes ^ s->next[2]) |
-                     ((uint64_t)sges ^ s->next[3]) |
-                     ((uint64_t)local_address ^ s->next[4]) |
-                     ((uint64_t)local_key ^ s->next[5]) |
-                     ((uint64_t)call ^ s->next[6]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = wr_id + s->stride[1];
-        s->next[4] = local_address + s->stride[4];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)wr_id ^ s_->next[1]) |
+                     ((uint64_t)bytes ^ s_->next[2]) |
+                     ((uint64_t)sges ^ s_->next[3]) |
+                     ((uint64_t)local_address ^ s_->next[4]) |
+                     ((uint64_t)local_key ^ s_->next[5]) |
+                     ((uint64_t)call ^ s_->next[6]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = wr_id + s_->stride[1];
+        s_->next[4] = local_address + s_->stride[4];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)call};
-    st_record(t, now, event, o, &st_layout_verbs_receive, v);
+    uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)call};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_receive, v_);
 }
 
 static const struct st_layout st_layout_verbs_completion = {
     .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0, .bytes = 5,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
+static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)wr_id ^ s->next[1]) |
-                     ((uint64_t)completion_queue ^ s->next[2]) |
-                     ((uint64_t)status ^ s->next[3]) |
-                     ((uint64_t)opcode ^ s->next[4]) |
-                     ((uint64_t)bytes ^ s->next[5]) |
-                     ((uint64_t)flags ^ s->next[6]) |
-                     ((uint64_t)immediate ^ s->next[7]) |
-                     ((uint64_t)source_qpn ^ s->next[8]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        s->next[1] = wr_id + s->stride[1];
-        s->next[7] = immediate + s->stride[7];
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)wr_id ^ s_->next[1]) |
+                     ((uint64_t)completion_queue ^ s_->next[2]) |
+                     ((uint64_t)status ^ s_->next[3]) |
+                     ((uint64_t)opcode ^ s_->next[4]) |
+                     ((uint64_t)bytes ^ s_->next[5]) |
+                     ((uint64_t)flags ^ s_->next[6]) |
+                     ((uint64_t)immediate ^ s_->next[7]) |
+                     ((uint64_t)source_qpn ^ s_->next[8]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = wr_id + s_->stride[1];
+        s_->next[7] = immediate + s_->stride[7];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)wr_id, (uint64_t)completion_queue, (uint64_t)status, (uint64_t)opcode, (uint64_t)bytes, (uint64_t)flags, (uint64_t)immediate, (uint64_t)source_qpn};
-    st_record(t, now, event, o, &st_layout_verbs_completion, v);
+    uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)completion_queue, (uint64_t)status, (uint64_t)opcode, (uint64_t)bytes, (uint64_t)flags, (uint64_t)immediate, (uint64_t)source_qpn};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_completion, v_);
 }
 
 static const struct st_layout st_layout_verbs_empty_polls = {
     .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t count, uint64_t duration)
+static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t count, uint64_t duration)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)count ^ s->next[1]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 14)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        p = st_varint(p, duration);
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)count ^ s_->next[1]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)count, (uint64_t)duration};
-    st_record(t, now, event, o, &st_layout_verbs_empty_polls, v);
+    uint64_t v_[] = {o_->id, (uint64_t)count, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_empty_polls, v_);
 }
 
 static const struct st_layout st_layout_verbs_notify = {
     .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
 };
 
-static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, uint64_t solicited_only)
+static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t solicited_only)
 {
-    uint32_t n = t->slot_of[event][o->id % ST_WAYS];
-    struct st_slot *s = &t->slots[n];
-    uint64_t dt = now - t->last;
-    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0]) |
-                     ((uint64_t)solicited_only ^ s->next[1]);
-    uint8_t *p = t->cur;
-    if (st_likely(!wrong && (size_t)(t->limit - p) >= 4)) {
-        uint32_t wide = dt > 0xffff;
-        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;
-        __builtin_memcpy(p, &word, 4);
-        p += 3 + wide;
-        t->cur = p;
-        t->last = now;
-        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
+    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)solicited_only ^ s_->next[1]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
-    uint64_t v[] = {o->id, (uint64_t)solicited_only};
-    st_record(t, now, event, o, &st_layout_verbs_notify, v);
+    uint64_t v_[] = {o_->id, (uint64_t)solicited_only};
+    st_record(t_, now_, event_, o_, &st_layout_verbs_notify, v_);
 }
 
 static inline void st_def_thread(uint64_t thread, uint64_t tid, const char *name)
 {
-    struct st_definition d = st_define_begin(1, 46 + __builtin_strlen(name));
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(1, 46 + __builtin_strlen(name));
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, thread);
-    p = st_varint(p, tid);
-    p = st_bytes(p, name, __builtin_strlen(name));
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, thread);
+    p_ = st_varint(p_, tid);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_clock_pair(uint64_t domain, uint64_t before, uint64_t after, uint64_t realtime_ns, uint64_t monotonic_ns)
 {
-    struct st_definition d = st_define_begin(2, 66);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(2, 66);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, domain);
-    p = st_varint(p, before);
-    p = st_varint(p, after);
-    p = st_varint(p, realtime_ns);
-    p = st_varint(p, monotonic_ns);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, domain);
+    p_ = st_varint(p_, before);
+    p_ = st_varint(p_, after);
+    p_ = st_varint(p_, realtime_ns);
+    p_ = st_varint(p_, monotonic_ns);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_object_end(uint64_t object)
 {
-    struct st_definition d = st_define_begin(3, 26);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(3, 26);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_ucp_worker(uint64_t object, uint64_t context)
 {
-    struct st_definition d = st_define_begin(16, 36);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(16, 36);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, context);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, context);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_ucp_worker_address(uint64_t worker, uint64_t length, uint64_t hash, const void *address, size_t address_size)
 {
-    struct st_definition d = st_define_begin(17, 56 + address_size);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(17, 56 + address_size);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, worker);
-    p = st_varint(p, length);
-    p = st_varint(p, hash);
-    p = st_bytes(p, address, address_size);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, worker);
+    p_ = st_varint(p_, length);
+    p_ = st_varint(p_, hash);
+    p_ = st_bytes(p_, address, address_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_ucp_endpoint(uint64_t object, uint64_t worker, uint64_t source, const void *address, size_t address_size, const char *name)
 {
-    struct st_definition d = st_define_begin(18, 66 + address_size + __builtin_strlen(name));
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(18, 66 + address_size + __builtin_strlen(name));
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, worker);
-    p = st_varint(p, source);
-    p = st_bytes(p, address, address_size);
-    p = st_bytes(p, name, __builtin_strlen(name));
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, worker);
+    p_ = st_varint(p_, source);
+    p_ = st_bytes(p_, address, address_size);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_ucp_version(const char *version)
 {
-    struct st_definition d = st_define_begin(19, 26 + __builtin_strlen(version));
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(19, 26 + __builtin_strlen(version));
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_bytes(p, version, __builtin_strlen(version));
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_bytes(p_, version, __builtin_strlen(version));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_device(uint64_t object, const char *device, uint64_t node_guid, uint64_t system_image_guid, uint64_t vendor, uint64_t part, uint64_t ports, const char *firmware)
 {
-    struct st_definition d = st_define_begin(32, 96 + __builtin_strlen(device) + __builtin_strlen(firmware));
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(32, 96 + __builtin_strlen(device) + __builtin_strlen(firmware));
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_bytes(p, device, __builtin_strlen(device));
-    p = st_varint(p, node_guid);
-    p = st_varint(p, system_image_guid);
-    p = st_varint(p, vendor);
-    p = st_varint(p, part);
-    p = st_varint(p, ports);
-    p = st_bytes(p, firmware, __builtin_strlen(firmware));
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_bytes(p_, device, __builtin_strlen(device));
+    p_ = st_varint(p_, node_guid);
+    p_ = st_varint(p_, system_image_guid);
+    p_ = st_varint(p_, vendor);
+    p_ = st_varint(p_, part);
+    p_ = st_varint(p_, ports);
+    p_ = st_bytes(p_, firmware, __builtin_strlen(firmware));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_port(uint64_t device, uint64_t port, uint64_t state, uint64_t lid, uint64_t lmc, uint64_t sm_lid, uint64_t mtu, uint64_t width, uint64_t speed, uint64_t link_layer)
 {
-    struct st_definition d = st_define_begin(33, 116);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(33, 116);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, device);
-    p = st_varint(p, port);
-    p = st_varint(p, state);
-    p = st_varint(p, lid);
-    p = st_varint(p, lmc);
-    p = st_varint(p, sm_lid);
-    p = st_varint(p, mtu);
-    p = st_varint(p, width);
-    p = st_varint(p, speed);
-    p = st_varint(p, link_layer);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, port);
+    p_ = st_varint(p_, state);
+    p_ = st_varint(p_, lid);
+    p_ = st_varint(p_, lmc);
+    p_ = st_varint(p_, sm_lid);
+    p_ = st_varint(p_, mtu);
+    p_ = st_varint(p_, width);
+    p_ = st_varint(p_, speed);
+    p_ = st_varint(p_, link_layer);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_gid(uint64_t device, uint64_t port, uint64_t index, uint64_t type, const void *gid, size_t gid_size)
 {
-    struct st_definition d = st_define_begin(34, 66 + gid_size);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(34, 66 + gid_size);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, device);
-    p = st_varint(p, port);
-    p = st_varint(p, index);
-    p = st_varint(p, type);
-    p = st_bytes(p, gid, gid_size);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, port);
+    p_ = st_varint(p_, index);
+    p_ = st_varint(p_, type);
+    p_ = st_bytes(p_, gid, gid_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_pd(uint64_t object, uint64_t device)
 {
-    struct st_definition d = st_define_begin(35, 36);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(35, 36);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, device);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_mr(uint64_t object, uint64_t pd, uint64_t address, uint64_t length, uint64_t iova, uint64_t local_key, uint64_t remote_key, uint64_t access, uint64_t dmabuf, uint64_t duration)
 {
-    struct st_definition d = st_define_begin(36, 116);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(36, 116);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, pd);
-    p = st_varint(p, address);
-    p = st_varint(p, length);
-    p = st_varint(p, iova);
-    p = st_varint(p, local_key);
-    p = st_varint(p, remote_key);
-    p = st_varint(p, access);
-    p = st_varint(p, dmabuf);
-    p = st_varint(p, duration);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, pd);
+    p_ = st_varint(p_, address);
+    p_ = st_varint(p_, length);
+    p_ = st_varint(p_, iova);
+    p_ = st_varint(p_, local_key);
+    p_ = st_varint(p_, remote_key);
+    p_ = st_varint(p_, access);
+    p_ = st_varint(p_, dmabuf);
+    p_ = st_varint(p_, duration);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_cq(uint64_t object, uint64_t device, uint64_t entries)
 {
-    struct st_definition d = st_define_begin(37, 46);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(37, 46);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, device);
-    p = st_varint(p, entries);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, entries);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_srq(uint64_t object, uint64_t pd, uint64_t entries, uint64_t number)
 {
-    struct st_definition d = st_define_begin(38, 56);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(38, 56);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, pd);
-    p = st_varint(p, entries);
-    p = st_varint(p, number);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, pd);
+    p_ = st_varint(p_, entries);
+    p_ = st_varint(p_, number);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_qp(uint64_t object, uint64_t device, uint64_t pd, uint64_t qpn, uint64_t type, uint64_t send_cq, uint64_t recv_cq, uint64_t srq, uint64_t signal_all, uint64_t send_entries, uint64_t recv_entries, uint64_t inline_bytes)
 {
-    struct st_definition d = st_define_begin(39, 136);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(39, 136);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, device);
-    p = st_varint(p, pd);
-    p = st_varint(p, qpn);
-    p = st_varint(p, type);
-    p = st_varint(p, send_cq);
-    p = st_varint(p, recv_cq);
-    p = st_varint(p, srq);
-    p = st_varint(p, signal_all);
-    p = st_varint(p, send_entries);
-    p = st_varint(p, recv_entries);
-    p = st_varint(p, inline_bytes);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, pd);
+    p_ = st_varint(p_, qpn);
+    p_ = st_varint(p_, type);
+    p_ = st_varint(p_, send_cq);
+    p_ = st_varint(p_, recv_cq);
+    p_ = st_varint(p_, srq);
+    p_ = st_varint(p_, signal_all);
+    p_ = st_varint(p_, send_entries);
+    p_ = st_varint(p_, recv_entries);
+    p_ = st_varint(p_, inline_bytes);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_qp_modify(uint64_t queue_pair, uint64_t mask, uint64_t state, uint64_t dest_qpn, uint64_t dlid, const void *dgid, size_t dgid_size, uint64_t sgid_index, uint64_t global, uint64_t port, uint64_t service_level, uint64_t traffic_class, uint64_t flow_label, uint64_t hop_limit, uint64_t path_mtu, uint64_t rq_psn, uint64_t sq_psn, uint64_t timeout, uint64_t retry_count, uint64_t rnr_retry, uint64_t qkey)
 {
-    struct st_definition d = st_define_begin(40, 216 + dgid_size);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(40, 216 + dgid_size);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, queue_pair);
-    p = st_varint(p, mask);
-    p = st_varint(p, state);
-    p = st_varint(p, dest_qpn);
-    p = st_varint(p, dlid);
-    p = st_bytes(p, dgid, dgid_size);
-    p = st_varint(p, sgid_index);
-    p = st_varint(p, global);
-    p = st_varint(p, port);
-    p = st_varint(p, service_level);
-    p = st_varint(p, traffic_class);
-    p = st_varint(p, flow_label);
-    p = st_varint(p, hop_limit);
-    p = st_varint(p, path_mtu);
-    p = st_varint(p, rq_psn);
-    p = st_varint(p, sq_psn);
-    p = st_varint(p, timeout);
-    p = st_varint(p, retry_count);
-    p = st_varint(p, rnr_retry);
-    p = st_varint(p, qkey);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue_pair);
+    p_ = st_varint(p_, mask);
+    p_ = st_varint(p_, state);
+    p_ = st_varint(p_, dest_qpn);
+    p_ = st_varint(p_, dlid);
+    p_ = st_bytes(p_, dgid, dgid_size);
+    p_ = st_varint(p_, sgid_index);
+    p_ = st_varint(p_, global);
+    p_ = st_varint(p_, port);
+    p_ = st_varint(p_, service_level);
+    p_ = st_varint(p_, traffic_class);
+    p_ = st_varint(p_, flow_label);
+    p_ = st_varint(p_, hop_limit);
+    p_ = st_varint(p_, path_mtu);
+    p_ = st_varint(p_, rq_psn);
+    p_ = st_varint(p_, sq_psn);
+    p_ = st_varint(p_, timeout);
+    p_ = st_varint(p_, retry_count);
+    p_ = st_varint(p_, rnr_retry);
+    p_ = st_varint(p_, qkey);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_ah(uint64_t object, uint64_t pd, uint64_t dlid, const void *dgid, size_t dgid_size, uint64_t sgid_index, uint64_t global, uint64_t port, uint64_t service_level)
 {
-    struct st_definition d = st_define_begin(41, 96 + dgid_size);
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(41, 96 + dgid_size);
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, object);
-    p = st_varint(p, pd);
-    p = st_varint(p, dlid);
-    p = st_bytes(p, dgid, dgid_size);
-    p = st_varint(p, sgid_index);
-    p = st_varint(p, global);
-    p = st_varint(p, port);
-    p = st_varint(p, service_level);
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, pd);
+    p_ = st_varint(p_, dlid);
+    p_ = st_bytes(p_, dgid, dgid_size);
+    p_ = st_varint(p_, sgid_index);
+    p_ = st_varint(p_, global);
+    p_ = st_varint(p_, port);
+    p_ = st_varint(p_, service_level);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 static inline void st_def_verbs_blind(uint64_t queue_pair, const char *reason)
 {
-    struct st_definition d = st_define_begin(42, 36 + __builtin_strlen(reason));
-    if (!d.buffer)
+    struct st_definition d_ = st_define_begin(42, 36 + __builtin_strlen(reason));
+    if (!d_.buffer)
         return;
-    uint8_t *p = d.buffer + d.used;
-    p = st_varint(p, queue_pair);
-    p = st_bytes(p, reason, __builtin_strlen(reason));
-    d.used = (size_t)(p - d.buffer);
-    st_define_end(&d);
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue_pair);
+    p_ = st_bytes(p_, reason, __builtin_strlen(reason));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
 }
 
 #endif

@@ -271,7 +271,7 @@ static void chunk_close(struct st_thread *t)
     b->last = t->highest > t->last ? t->highest : t->last;
     b->earliest = t->lowered;
     b->crc = st_crc32c(b->payload, b->committed);
-    __atomic_store_n(&b->flags, ST_BLOCK_CLOSED | ST_BLOCK_CRC, __ATOMIC_RELEASE);
+    __atomic_store_n(&b->flags, b->flags | ST_BLOCK_CLOSED | ST_BLOCK_CRC, __ATOMIC_RELEASE);
 }
 
 static int chunk_next(struct st_thread *t, uint64_t now)
@@ -334,13 +334,13 @@ static uint8_t *put_always(uint8_t *p, const struct st_layout *l, const uint64_t
 /* The counters that let a reader start at this chunk (FORMAT.md, `counters`). */
 static uint8_t *put_counters(uint8_t *p, struct st_thread *t, struct st_object *o)
 {
-    unsigned bit = o->id % (8 * sizeof t->seen);
-    if (t->seen[bit / 8] >> bit % 8 & 1)
+    uint32_t *seen = &t->seen[o->id % ST_SEEN];
+    if (*seen == o->id + 1)
         return p;
-    t->seen[bit / 8] |= (uint8_t)(1 << bit % 8);
+    *seen = o->id + 1;
     uint64_t n[3];
     st_object_counters(o, n);
-    *p++ = 62;
+    *p++ = 63;
     p = st_varint(p, o->id);
     for (int i = 0; i < 3; i++)
         p = st_varint(p, n[i]);
@@ -359,9 +359,9 @@ static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned e
     s->event = event;
     s->used = 1;
     t->slot_of[event][o->id % ST_WAYS] = (uint8_t)n;
-    uint32_t word = 60u | (uint32_t)dt << 8;
+    uint32_t word = 61u | (uint32_t)dt << 8;
     memcpy(p, &word, 4);
-    p[4] = (uint8_t)(n - 1);
+    p[4] = (uint8_t)n;
     memcpy(p + 5, &(uint16_t){(uint16_t)event}, 2);
     p += 7;
     for (unsigned i = 0; i < l->fields; i++) {
@@ -427,14 +427,14 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
             uint64_t low = t->block->first - now;
             t->lowered = low > 0xfffffffe ? 0xffffffff : low > t->lowered ? (uint32_t)low : t->lowered;
         }
-        *p++ = 61;
+        *p++ = 62;
         p = st_varint(p, zigzag(dt));
         dt = 0;
     }
     unsigned n = t->slot_of[event][o->id % ST_WAYS];
     struct st_slot *s = &t->slots[n];
     if (n)
-        p = put_changed(p, s, n - 1, dt, l, v);
+        p = put_changed(p, s, n, dt, l, v);
     else
         p = put_new(p, t, dt, event, o, l, v);
     p = put_always(p, l, v);

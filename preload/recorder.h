@@ -37,6 +37,7 @@ enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
+#define ST_SEEN 1024
 #define ST_WAYS 8      /* templates of one event, chosen by the object's id */
 #define ST_EVENT_IDS 128
 #define ST_OBJECT_AGGREGATES 16
@@ -73,7 +74,7 @@ struct st_thread {
     uint64_t highest; /* latest time in the chunk */
     uint64_t opened;  /* time of the last clock pair */
     uint64_t place;   /* the chunk's offset in the file */
-    uint8_t seen[1024]; /* objects that have had a counters record in this chunk (bit id mod 8192) */
+    uint32_t seen[ST_SEEN]; /* 1 + id of the objects that last had a counters record in this chunk, by id */
     struct st_thread *next, *all; /* idle states; all states */
 };
 
@@ -238,7 +239,8 @@ static inline uint8_t *st_varint(uint8_t *p, uint64_t v)
 static inline uint8_t *st_bytes(uint8_t *p, const void *data, size_t size)
 {
     p = st_varint(p, size);
-    __builtin_memcpy(p, data, size);
+    if (size)
+        __builtin_memcpy(p, data, size);
     return p + size;
 }
 

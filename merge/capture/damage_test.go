@@ -133,7 +133,7 @@ func TestDamageNamesFileAndOffset(t *testing.T) {
 		{"a wrong bit in a checked chunk", put(payload(1)+300, 0xaa), capture.ErrCorrupt, payload(1), but(func(c *contents) { c.events[1] = 0 })},
 		{"a slot never filled", unchecked(1, put(payload(1), 5)), capture.ErrCorrupt, payload(1), but(func(c *contents) { c.events[1] = 0 })},
 		{"an unknown event", unchecked(1, put(payload(1)+5, 77, 0)), capture.ErrUnknownEvent, payload(1), but(func(c *contents) { c.events[1] = 0 })},
-		{"a slot beyond the last", unchecked(1, put(payload(1)+4, 60)), capture.ErrCorrupt, payload(1) + 4, but(func(c *contents) { c.events[1] = 0 })},
+		{"a slot beyond the last", unchecked(1, put(payload(1)+4, 61)), capture.ErrCorrupt, payload(1) + 4, but(func(c *contents) { c.events[1] = 0 })},
 		{"a code that no record has", unchecked(1, put(payload(1), 0x7d)), capture.ErrCorrupt, payload(1), but(func(c *contents) { c.events[1] = 0 })},
 		{"a record past what is committed", unchecked(1, put32(block(1)+32, 12)), capture.ErrCorrupt, payload(1), but(func(c *contents) { c.events[1] = 0 })},
 		{"a definition too short", unchecked(3, put(payload(3), 11, 0)), capture.ErrCorrupt, payload(3), but(func(c *contents) { c.definitions = 0 })},

@@ -58,10 +58,10 @@ func (ev *Event) Bytes(i int) []byte {
 
 const (
 	slots       = 60
-	codeNew     = 60
-	codeTime    = 61
-	codeCount   = 62
-	codeEnd     = 63
+	codeEnd     = 0 // never written bytes end a chunk
+	codeNew     = 61
+	codeTime    = 62
+	codeCount   = 63
 	maxRaw      = 256
 	readPadding = 512 // a record of 16 numbers cut off anywhere is read within it
 )
@@ -91,11 +91,11 @@ type Decoder struct {
 	pos, end  int
 	time      uint64
 	sequence  uint64
-	base      int64 // file offset of the payload
-	over      bool  // a number did not fit 64 bits
-	rest      error // what is wrong with the chunk behind its last readable byte
-	err       error // sticky
-	templates [slots]template
+	base      int64        // file offset of the payload
+	over      bool         // a number did not fit 64 bits
+	rest      error        // what is wrong with the chunk behind its last readable byte
+	err       error        // sticky
+	templates [64]template // of which 1 to slots are used
 }
 
 // Reset starts on a chunk of f, whose events c describes. What is wrong with the chunk, Next says.
@@ -135,7 +135,7 @@ func (d *Decoder) Next(ev *Event) (bool, error) {
 		head := binary.LittleEndian.Uint32(buf[pos:])
 		form, slot := Form(head>>6&3), head&63
 		var t *template
-		if slot >= slots {
+		if slot-1 >= slots { // 0 wraps round
 			var emit bool
 			if t, pos, emit = d.control(ev, form, slot, head>>8); t == nil {
 				if emit {
@@ -145,7 +145,7 @@ func (d *Decoder) Next(ev *Event) (bool, error) {
 			}
 			form, slot = FormNew, uint32(buf[start+4])
 		} else {
-			t = &d.templates[slot]
+			t = &d.templates[slot&63]
 			if t.plan == nil {
 				d.fail(ErrCorrupt, start, "slot %d was never filled", slot)
 				continue
@@ -275,7 +275,7 @@ func (d *Decoder) varint(pos int) (uint64, int) {
 	return d.long(pos)
 }
 
-// control reads a record of codes 60 to 63. For FormNew it returns the template and where its always-fields begin; for
+// control reads a record of code 0 or 61 to 63. For FormNew it returns the template and where its always-fields begin; for
 // the others emit says whether ev holds one to return.
 func (d *Decoder) control(ev *Event, form Form, slot uint32, ticks uint32) (t *template, pos int, emit bool) {
 	start := d.pos
@@ -323,15 +323,15 @@ func (d *Decoder) newTemplate(ticks uint32) (t *template, pos int, emit bool) {
 		return nil, 0, false
 	}
 	slot, id := d.buf[start+4], binary.LittleEndian.Uint16(d.buf[start+5:])
-	if slot >= slots {
-		d.fail(ErrCorrupt, start+4, "a template for slot %d of %d", slot, slots)
+	if slot-1 >= slots {
+		d.fail(ErrCorrupt, start+4, "a template for slot %d: there are 1 to %d", slot, slots)
 		return nil, 0, false
 	}
 	if int(id) >= len(d.plans) || d.plans[id] == nil {
 		d.fail(ErrUnknownEvent, start, "event %d is not in version %d of the catalogue; the capture was written with version %d", id, d.catalogue.Version, d.file.header.Catalogue)
 		return nil, 0, false
 	}
-	t = &d.templates[slot]
+	t = &d.templates[slot&63]
 	*t = template{plan: d.plans[id]}
 	pos = start + 7
 	for _, i := range t.plan.predicted {

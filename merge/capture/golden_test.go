@@ -32,9 +32,9 @@ func handMade(payload []byte, first uint64) capturetest.Memory {
 // wrong in the same way unseen.
 func TestRecordsWrittenByHand(t *testing.T) {
 	records := []struct{ bytes, want string }{
-		{"3e 05 ac02 00 01", "counters at 1000: object 5, 300 posted, 0 received, 1 completed"},
+		{"3f 05 ac02 00 01", "counters at 1000: object 5, 300 posted, 0 received, 1 completed"},
 		// element into slot 7: 10 ticks on; queue 5, index 100; submitted 71152, two raw bytes, no cause
-		{"3c 0a0000 07 0200 05 64 f0ab04 02aabb 00", "new at 1010: queue 5, index 100, submitted 71152, element aabb, cause 0"},
+		{"3d 0a0000 07 0200 05 64 f0ab04 02aabb 00", "new at 1010: queue 5, index 100, submitted 71152, element aabb, cause 0"},
 		{"07 2000 01 00 09", "hit at 1042: queue 5, index 100, submitted 1, element , cause 9"},
 		{"87 0100 02 06 02 00 00", "changed at 1043: queue 5, index 103, submitted 2, element , cause 0"},  // candidate 3
 		{"87 0100 02 06 03 00 00", "changed at 1044: queue 5, index 106, submitted 3, element , cause 0"},  // stride 3
@@ -43,10 +43,10 @@ func TestRecordsWrittenByHand(t *testing.T) {
 		{"87 0000 00 06 00 00", "changed at 66580: queue 5, index 112, submitted 6, element , cause 0"},    // nothing in the mask: guessed
 		{"87 0000 02 00 07 00 00", "changed at 66580: queue 5, index 112, submitted 7, element , cause 0"}, // stride 0
 		{"07 0000 08 00 00", "hit at 66580: queue 5, index 112, submitted 8, element , cause 0"},
-		{"3d ff8f01", "time -9216"}, // 18431 undone
+		{"3e ff8f01", "time -9216"}, // 18431 undone
 		{"07 0000 09 00 00", "hit at 57364: queue 5, index 112, submitted 9, element , cause 0"},
 		{"c7 ffffff 01 03 0a 00 00", "changed24 at 16834579: queue 3, index 112, submitted 10, element , cause 0"},
-		{"3f", "end"},
+		{"00", "end"},
 	}
 	var payload []byte
 	var want []string

@@ -206,6 +206,11 @@ func Parse(text string) (*Catalogue, error) {
 			return nil, fmt.Errorf("layout %s: needs 1 to %d fields, the first an object", k[1], MaxFields)
 		}
 		l := NewLayout(k[1], fields)
+		for _, f := range fields {
+			if f.Type == String || f.Type == Raw && f.Predict != Always {
+				return nil, fmt.Errorf("layout %s: field %s: an event cannot hold a %s that is not written always", k[1], f.Name, f.Type)
+			}
+		}
 		layouts[k[1]] = l
 		c.Layouts = append(c.Layouts, l)
 	}

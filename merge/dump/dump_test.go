@@ -79,12 +79,12 @@ func TestEventsAreTextLines(t *testing.T) {
 		"         0  file path=" + path + " size=200704",
 		"      4096  chunk block=0 thread=0 sequence=0 domain=0 flags=closed|checked first=1000 last=1500 earliest=0 committed=83 records=4 crc=0x" + crc(t, path),
 		"      4160              1000  counters thread=0 object=5 posted=10 received=0 completed=9",
-		"      4165              1000  new thread=0 slot=0 ucp_put endpoint=5 bytes=4096 tag=0x0 mask=0x0 local_address=0x7f00dead0000 remote_address=0x1000 remote_key=0xbeef request=1 status=pending api=nbx duration=250",
-		"      4194              1500  changed thread=0 slot=0 ucp_put endpoint=5 bytes=8192 tag=0x0 mask=0x0 local_address=0x7f00dead0000 remote_address=0x1000 remote_key=0xbeef request=1 status=pending api=nbx duration=300",
+		"      4165              1000  new thread=0 slot=1 ucp_put endpoint=5 bytes=4096 tag=0x0 mask=0x0 local_address=0x7f00dead0000 remote_address=0x1000 remote_key=0xbeef request=1 status=pending api=nbx duration=250",
+		"      4194              1500  changed thread=0 slot=1 ucp_put endpoint=5 bytes=8192 tag=0x0 mask=0x0 local_address=0x7f00dead0000 remote_address=0x1000 remote_key=0xbeef request=1 status=pending api=nbx duration=300",
 		"      4203              1200  time thread=0 change=-300",
-		"      4206              1200  new thread=0 slot=1 ucp_completion endpoint=5 request=1 bytes=0 tag=0x0 error=-3",
+		"      4206              1200  new thread=0 slot=2 ucp_completion endpoint=5 request=1 bytes=0 tag=0x0 error=-3",
 		"      4218              1200  counters thread=0 object=6 posted=10 received=0 completed=9",
-		"      4223              1300  new thread=0 slot=2 verbs_send queue_pair=6 wr_id=0x11 bytes=64 opcode=send flags=signaled|inline|bit6 sges=1 local_address=0x0 local_key=0x0 remote_address=0x0 remote_key=0x0 immediate=0x0 call=0",
+		"      4223              1300  new thread=0 slot=3 verbs_send queue_pair=6 wr_id=0x11 bytes=64 opcode=send flags=signaled|inline|bit6 sges=1 local_address=0x0 local_key=0x0 remote_address=0x0 remote_key=0x0 immediate=0x0 call=0",
 		"      4242              1300  end thread=0",
 	})
 }

@@ -105,35 +105,35 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 	}
 	p("\nstatic const struct st_layout st_layout_%s = {\n    .fields = %d, .predicted = %d, .always = %#x, .stride = %#x, .is_signed = %#x, .raw = %#x, .bytes = %d,\n};\n\n",
 		l.Name, len(l.Fields), len(l.Predicted), always, stride, signed, raw, payload)
-	args := []string{"struct st_thread *t", "uint64_t now", "unsigned event", "struct st_object *o"}
+	args := []string{"struct st_thread *t_", "uint64_t now_", "unsigned event_", "struct st_object *o_"}
 	for _, f := range l.Fields[1:] {
 		args = append(args, argument(f))
 	}
 	p("static inline __attribute__((always_inline)) void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
 	if raw == 0 {
-		p("    uint32_t n = t->slot_of[event][o->id %% ST_WAYS];\n    struct st_slot *s = &t->slots[n];\n")
-		p("    uint64_t dt = now - t->last;\n    uint64_t wrong = dt >> 24 | (o->id ^ s->next[0])")
+		p("    uint32_t n_ = t_->slot_of[event_][o_->id %% ST_WAYS];\n    struct st_slot *s_ = &t_->slots[n_];\n")
+		p("    uint64_t dt_ = now_ - t_->last;\n    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0])")
 		for i, f := range l.Fields {
 			if i > 0 && f.Predict != catalogue.Always {
-				p(" |\n                     ((uint64_t)%s ^ s->next[%d])", f.Name, i)
+				p(" |\n                     ((uint64_t)%s ^ s_->next[%d])", f.Name, i)
 			}
 		}
-		p(";\n    uint8_t *p = t->cur;\n    if (st_likely(!wrong && (size_t)(t->limit - p) >= %d)) {\n", size)
-		p("        uint32_t wide = dt > 0xffff;\n        uint32_t word = (n - 1) | wide << 6 | (uint32_t)dt << 8;\n")
-		p("        __builtin_memcpy(p, &word, 4);\n        p += 3 + wide;\n")
+		p(";\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= %d)) {\n", size)
+		p("        uint32_t wide_ = dt_ > 0xffff;\n        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;\n")
+		p("        __builtin_memcpy(p_, &word_, 4);\n        p_ += 3 + wide_;\n")
 		for i, f := range l.Fields {
 			if f.Predict == catalogue.Stride {
-				p("        s->next[%d] = %s + s->stride[%d];\n", i, f.Name, i)
+				p("        s_->next[%d] = %s + s_->stride[%d];\n", i, f.Name, i)
 			}
 		}
 		for _, f := range l.Fields {
 			if f.Predict == catalogue.Always {
-				p("        p = st_varint(p, %s);\n", f.Name)
+				p("        p_ = st_varint(p_, %s);\n", f.Name)
 			}
 		}
-		p("        t->cur = p;\n        t->last = now;\n        __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);\n        return;\n    }\n")
+		p("        t_->cur = p_;\n        t_->last = now_;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        return;\n    }\n")
 	}
-	values := []string{"o->id"}
+	values := []string{"o_->id"}
 	for _, f := range l.Fields[1:] {
 		if f.Type == catalogue.Raw {
 			p("    struct st_raw %s_raw = {%s, %s_size};\n", f.Name, f.Name, f.Name)
@@ -142,7 +142,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 			values = append(values, "(uint64_t)"+f.Name)
 		}
 	}
-	p("    uint64_t v[] = {%s};\n    st_record(t, now, event, o, &st_layout_%s, v);\n}\n", strings.Join(values, ", "), l.Name)
+	p("    uint64_t v_[] = {%s};\n    st_record(t_, now_, event_, o_, &st_layout_%s, v_);\n}\n", strings.Join(values, ", "), l.Name)
 }
 
 func cDefinition(b *bytes.Buffer, d *catalogue.Definition) {
@@ -158,19 +158,19 @@ func cDefinition(b *bytes.Buffer, d *catalogue.Definition) {
 			size += " + __builtin_strlen(" + f.Name + ")"
 		}
 	}
-	p("\nstatic inline void st_def_%s(%s)\n{\n    struct st_definition d = st_define_begin(%d, %s);\n    if (!d.buffer)\n        return;\n    uint8_t *p = d.buffer + d.used;\n",
+	p("\nstatic inline void st_def_%s(%s)\n{\n    struct st_definition d_ = st_define_begin(%d, %s);\n    if (!d_.buffer)\n        return;\n    uint8_t *p_ = d_.buffer + d_.used;\n",
 		d.Name, strings.Join(args, ", "), d.ID, size)
 	for _, f := range d.Fields {
 		switch f.Type {
 		case catalogue.Raw:
-			p("    p = st_bytes(p, %s, %s_size);\n", f.Name, f.Name)
+			p("    p_ = st_bytes(p_, %s, %s_size);\n", f.Name, f.Name)
 		case catalogue.String:
-			p("    p = st_bytes(p, %s, __builtin_strlen(%s));\n", f.Name, f.Name)
+			p("    p_ = st_bytes(p_, %s, __builtin_strlen(%s));\n", f.Name, f.Name)
 		case catalogue.Int:
-			p("    p = st_varint(p, ((uint64_t)%s << 1) ^ (uint64_t)(%s >> 63));\n", f.Name, f.Name)
+			p("    p_ = st_varint(p_, ((uint64_t)%s << 1) ^ (uint64_t)(%s >> 63));\n", f.Name, f.Name)
 		default:
-			p("    p = st_varint(p, %s);\n", f.Name)
+			p("    p_ = st_varint(p_, %s);\n", f.Name)
 		}
 	}
-	p("    d.used = (size_t)(p - d.buffer);\n    st_define_end(&d);\n}\n")
+	p("    d_.used = (size_t)(p_ - d_.buffer);\n    st_define_end(&d_);\n}\n")
 }

@@ -67,7 +67,7 @@ func (t *Thread) Event(time uint64, id uint16, fields []uint64, raw ...[]byte) {
 // Cut closes the thread's chunk early, with an end record. The next event begins another.
 func (t *Thread) Cut() {
 	if t.block != nil {
-		t.put(63)
+		t.put(0)
 		t.endBlock(true)
 	}
 }
@@ -125,7 +125,7 @@ func (t *Thread) counters(object uint64) {
 	}
 	t.seen[object] = true
 	posted, received, completed := t.Counters(object)
-	t.put(62)
+	t.put(63)
 	for _, v := range []uint64{object, posted, received, completed} {
 		t.uvarint(v)
 	}
@@ -134,7 +134,7 @@ func (t *Thread) counters(object uint64) {
 func (t *Thread) record(time uint64, e *catalogue.Event, fields []uint64, raw [][]byte) {
 	ticks := time - t.prev
 	if ticks >= 1<<24 { // a long gap, or a step back
-		t.put(61)
+		t.put(62)
 		t.varint(ticks)
 		ticks = 0
 	}
@@ -149,7 +149,7 @@ func (t *Thread) record(time uint64, e *catalogue.Event, fields []uint64, raw []
 		}
 		t.slots[n] = slot{key: k, used: true}
 		t.taken[k] = n
-		t.put(60, byte(ticks), byte(ticks>>8), byte(ticks>>16), byte(n), byte(e.ID), byte(e.ID>>8))
+		t.put(61, byte(ticks), byte(ticks>>8), byte(ticks>>16), byte(n+1), byte(e.ID), byte(e.ID>>8))
 		for i, f := range e.Layout.Fields {
 			if f.Predict != catalogue.Always {
 				t.number(fields[i], f)
@@ -209,9 +209,9 @@ func (t *Thread) repeat(n int, ticks uint64, l *catalogue.Layout, fields []uint6
 		form = 2
 	}
 	if ticks < 1<<16 {
-		t.put(form<<6|byte(n), byte(ticks), byte(ticks>>8))
+		t.put(form<<6|byte(n+1), byte(ticks), byte(ticks>>8))
 	} else {
-		t.put((form|1)<<6|byte(n), byte(ticks), byte(ticks>>8), byte(ticks>>16))
+		t.put((form|1)<<6|byte(n+1), byte(ticks), byte(ticks>>8), byte(ticks>>16))
 	}
 	if mask == 0 {
 		return
