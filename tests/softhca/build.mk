@@ -61,6 +61,10 @@ $(SH)/fill_segment: $(SOFTHCA)/clients/fill_segment.c
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -o $@ $< -libverbs
 
+$(SH)/dlopen_check: $(SOFTHCA)/clients/dlopen_check.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -o $@ $< -ldl
+
 $(SH)/mpi_check: $(SOFTHCA)/clients/mpi_check.c
 	@mkdir -p $(@D)
 	OMPI_CC="$(CC)" mpicc $(CWARN) -O2 -g -o $@ $<
@@ -75,5 +79,5 @@ $(SH)/verbs_check-asan: $(SH_CHECK) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(wildcard $(
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-softhca-test: softhca $(SH)/verbs_check $(SH)/fill_segment $(if $(shell command -v mpicc),$(SH)/mpi_check)
+softhca-test: softhca $(SH)/verbs_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 	$(SOFTHCA)/test.sh

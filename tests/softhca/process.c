@@ -61,14 +61,21 @@ int hca_init(void)
 				pthread_atfork(NULL, NULL, in_child);
 			registered = true;
 			rc = engine_start();
-			hca_log("registered in slot %u", hca.slot);
+			if (rc) {
+				hca.ready = false;
+				shm_detach(hca.shm, hca.slot);
+			} else {
+				hca_log("registered in slot %u", hca.slot);
+			}
 		} else {
 			rc = errno;
 		}
 	}
 	pthread_mutex_unlock(&init_mu);
+	if (!rc)
+		return 0;
 	errno = rc;
-	return rc ? -1 : 0;
+	return -1;
 }
 
 __attribute__((constructor)) static void loaded(void)

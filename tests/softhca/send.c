@@ -110,6 +110,10 @@ int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 	uint32_t n = 0;
 	int rc = 0;
 
+	if (q->epoch != hca.epoch) {
+		*bad = wr;
+		return EINVAL;
+	}
 	pthread_mutex_lock(&q->mu);
 	for (; wr; wr = wr->next, n++) {
 		struct wqe *w = send_slot(q, n, &rc);

@@ -93,6 +93,13 @@ eq() {
 requests() { stat_sum "$1" requests; }
 bytes() { stat_sum "$1" bytes; }
 
+dlopened() {
+	local name=dlopen_check
+	wanted $name || return 0
+	timeout 20 "$build/$name" >"$work/client" 2>&1
+	result $name $? "$work/client"
+}
+
 devices() {
 	wanted ibv_devinfo || return 0
 	have ibv_devinfo ibv_devinfo || return 0
@@ -200,7 +207,7 @@ verbs() {
 }
 
 killed_client() {
-	local name=ib_write_bw_killed server client rc
+	local name=perftest_peer_killed server client rc
 	wanted $name || return 0
 	have ib_send_bw $name || return 0
 	port=$((port + 1))
@@ -251,6 +258,7 @@ symbols() {
 }
 
 symbols
+dlopened
 devices
 verbs
 pingpongs

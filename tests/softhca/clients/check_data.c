@@ -301,6 +301,51 @@ static void ud_datagrams(void)
 	close_port(&p);
 }
 
+/* Datagrams through ibv_wr_*, to two destinations in one batch. */
+static void ud_wr_interface(void)
+{
+	struct port p;
+	struct ibv_wc wc;
+	struct ibv_ah_attr a = { .dlid = 1, .port_num = 1 };
+
+	open_port(&p, 1 << 16, 64, false);
+	struct ibv_qp *qp = make_qp(&p, IBV_QPT_UD, 16, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM);
+	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(qp);
+	struct ibv_ah *ah = ibv_create_ah(p.pd, &a);
+
+	board->note[rank].qpn[0] = qp->qp_num;
+	to_init(qp, 0);
+	post_recv(qp, &p, 4096, 1000, 1);
+	to_rtr(qp, 0);
+	to_rts(qp, 0);
+	meet();
+	if (rank == 0) {
+		ibv_wr_start(x);
+		for (int i = 1; i < ranks; i++) {
+			fill(p.buf + i * 100, 100, i);
+			x->wr_id = i;
+			x->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_send_imm(x, htobe32(i));
+			ibv_wr_set_ud_addr(x, ah, board->note[i].qpn[0], 0x1234);
+			if (i == 1)
+				ibv_wr_set_inline_data(x, p.buf + i * 100, 100);
+			else
+				ibv_wr_set_sge(x, p.mr->lkey, (uintptr_t)p.buf + i * 100, 100);
+		}
+		CHECK(!ibv_wr_complete(x), "wr_complete");
+		for (int i = 1; i < ranks; i++)
+			expect(p.scq, &wc, IBV_WC_SUCCESS, i);
+	} else {
+		expect(p.rcq, &wc, IBV_WC_SUCCESS, 1);
+		CHECK(wc.imm_data == htobe32(rank) && wc.byte_len == 140, "completion");
+		verify(p.buf + 4136, 100, rank, "datagram");
+	}
+	meet();
+	ibv_destroy_ah(ah);
+	ibv_destroy_qp(qp);
+	close_port(&p);
+}
+
 /* Two queue pairs on one shared receive queue. */
 static void shared_receive_queue(void)
 {
@@ -436,6 +481,7 @@ const struct test data_tests[] = {
 	{ "rc_one_sided", 2, rc_one_sided, 0 },
 	{ "wr_interface", 2, wr_interface, 0 },
 	{ "ud_datagrams", 2, ud_datagrams, 0 },
+	{ "ud_wr_interface", 3, ud_wr_interface, 0 },
 	{ "shared_receive_queue", 3, shared_receive_queue, 0 },
 	{ "sixteen_processes", 16, sixteen_processes, 0 },
 	{ "loopback", 1, loopback, 0 },

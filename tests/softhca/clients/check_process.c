@@ -268,7 +268,7 @@ static void peer_killed_while_sending(void)
 
 /* Only waiting for a message of the killed peer ends as well, and so does a
  * send that waits for a receive. The waiting itself must not cost a core. */
-static void peer_killed_while_waiting(void)
+static void wait_for_the_killed(bool sending)
 {
 	struct port p;
 	struct ibv_wc wc;
@@ -286,7 +286,8 @@ static void peer_killed_while_waiting(void)
 	struct ibv_send_wr wr = request(&p, &s, IBV_WR_SEND, 0, 8, 2);
 
 	post_recv(qp, &p, 0, 8, 1);
-	send_ok(qp, &wr);
+	if (sending)
+		send_ok(qp, &wr);
 	ibv_req_notify_cq(p.rcq, 0);
 	meet();
 	getrusage(RUSAGE_SELF, &before);
@@ -299,9 +300,20 @@ static void peer_killed_while_waiting(void)
 	kill(board->pid[1], SIGKILL);
 	await_event(&p, p.rcq);
 	expect(p.rcq, &wc, IBV_WC_WR_FLUSH_ERR, 1);
-	CHECK(wait_wc(p.scq, &wc, 5) && wc.status && wc.wr_id == 2, "the waiting send");
+	if (sending)
+		CHECK(wait_wc(p.scq, &wc, 5) && wc.status && wc.wr_id == 2, "the waiting send");
 	ibv_destroy_qp(qp);
 	close_port(&p);
+}
+
+static void peer_killed_while_receiving(void)
+{
+	wait_for_the_killed(false);
+}
+
+static void peer_killed_while_waiting(void)
+{
+	wait_for_the_killed(true);
 }
 
 /* Destroying things in order while the peer sends to them. */
@@ -374,6 +386,7 @@ const struct test process_tests[] = {
 	{ "threads", 2, threads, 0 },
 	{ "fork_child", 1, fork_child, 0 },
 	{ "peer_killed_while_sending", 2, peer_killed_while_sending, 2 },
+	{ "peer_killed_while_receiving", 2, peer_killed_while_receiving, 2 },
 	{ "peer_killed_while_waiting", 2, peer_killed_while_waiting, 2 },
 	{ "destroyed_under_traffic", 2, destroyed_under_traffic, 0 },
 	{ "last_wqe_event", 1, last_wqe_event, 0 },
