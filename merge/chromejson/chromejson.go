@@ -2,7 +2,6 @@
 package chromejson
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -38,15 +37,14 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 		return nil, err
 	}
 	total := p.NewStats()
-	parts := make([]*Stats, run.Partitions)
 	out := &counting{w: w}
 	err = timeline.Ordered(ctx, out, p.Options.Workers, run.Partitions+1, func(ctx context.Context, i int, w io.Writer) error {
-		e := &encoder{w: bufio.NewWriterSize(w, 64<<10), p: p, l: l}
+		e := newEncoder(w, p, l)
 		if i == 0 {
 			if err := e.head(); err != nil {
 				return err
 			}
-			total.Packets = e.events
+			total.Add(&Stats{Packets: e.events})
 			return e.w.Flush()
 		}
 		s, err := p.Walk(ctx, src, i-1, e)
@@ -54,16 +52,13 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 			return err
 		}
 		s.Packets = e.events
-		parts[i-1] = s
+		total.Add(s)
 		return e.w.Flush()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
-	for _, s := range parts {
-		total.Add(s)
-	}
-	e := &encoder{w: bufio.NewWriter(out), p: p, l: l}
+	e := newEncoder(out, p, l)
 	if err := e.tail(total); err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
@@ -84,12 +79,7 @@ func (c *counting) Write(b []byte) (int, error) {
 }
 
 // labels are the texts of a run as JSON strings.
-type labels struct {
-	symbols  []string
-	args     []string
-	counters []string // by track: a counter is known by its name within a process, so those of one name get numbers
-	pids     []string // by track
-}
+type labels struct{ symbols, args []string }
 
 // marshal is v in JSON, with "->" left as it is.
 func marshal(v any) ([]byte, error) {
@@ -116,33 +106,12 @@ func quoted(texts []string) ([]string, error) {
 }
 
 func newLabels(p *timeline.Plan) (*labels, error) {
-	var err error
-	l := &labels{pids: make([]string, len(p.Tracks))}
-	if l.symbols, err = quoted(p.Symbols); err != nil {
+	symbols, err := quoted(p.Symbols)
+	if err != nil {
 		return nil, err
 	}
-	if l.args, err = quoted(p.ArgNames); err != nil {
-		return nil, err
-	}
-	names := make([]string, len(p.Tracks))
-	for i := range p.Processes {
-		seen := map[string]int{}
-		for _, g := range p.Processes[i].Groups {
-			for _, t := range g.Tracks {
-				l.pids[t] = strconv.Itoa(int(p.Processes[i].Pid))
-				if p.Tracks[t].IsLane {
-					continue
-				}
-				name := g.Layer + ": " + p.Tracks[t].Name
-				if seen[name]++; seen[name] > 1 {
-					name += fmt.Sprintf(" (%d)", seen[name])
-				}
-				names[t] = name
-			}
-		}
-	}
-	l.counters, err = quoted(names)
-	return l, err
+	args, err := quoted(p.ArgNames)
+	return &labels{symbols, args}, err
 }
 
 // metadata is an event that names or orders a process or thread.
@@ -169,16 +138,7 @@ func (e *encoder) head() error {
 	if _, err := fmt.Fprintf(e.w, "{\"displayTimeUnit\":\"ns\",\"otherData\":%s,\"traceEvents\":[\n", other); err != nil {
 		return err
 	}
-	meta := func(pid int32, tid int, name, key string, value any) error {
-		b, err := marshal(metadata{"M", pid, tid, name, map[string]any{key: value}})
-		if err != nil {
-			return err
-		}
-		e.events++
-		_, err = e.w.Write(append(b, ",\n"...))
-		return err
-	}
-	if err := meta(timeline.OverviewPid, 0, "process_name", "name", "sigmatrace"); err != nil {
+	if err := e.metadata(timeline.OverviewPid, 0, "process_name", "name", "sigmatrace"); err != nil {
 		return err
 	}
 	for i := range e.p.Processes {
@@ -187,34 +147,24 @@ func (e *encoder) head() error {
 			name, key string
 			value     any
 		}{{"process_name", "name", q.Name}, {"process_labels", "labels", q.Label}, {"process_sort_index", "sort_index", i + 1}} {
-			if err := meta(q.Pid, 0, m.name, m.key, m.value); err != nil {
+			if err := e.metadata(q.Pid, 0, m.name, m.key, m.value); err != nil {
 				return err
-			}
-		}
-		for _, g := range q.Groups {
-			for _, t := range g.Tracks {
-				track := &e.p.Tracks[t]
-				if !track.IsLane {
-					continue
-				}
-				name := g.Layer + ": " + track.Name
-				if track.Lane > 0 {
-					name += fmt.Sprintf(" (lane %d)", track.Lane+1)
-				}
-				if err := meta(q.Pid, tid(t), "thread_name", "name", name); err != nil {
-					return err
-				}
-				if err := meta(q.Pid, tid(t), "thread_sort_index", "sort_index", tid(t)); err != nil {
-					return err
-				}
 			}
 		}
 	}
 	return nil
 }
 
-// tid is the thread id that stands for a track.
-func tid(track int) int { return track + 1 }
+// metadata writes an event that names or orders a process or thread.
+func (e *encoder) metadata(pid int32, tid int, name, key string, value any) error {
+	b, err := marshal(metadata{"M", pid, tid, name, map[string]any{key: value}})
+	if err != nil {
+		return err
+	}
+	e.events++
+	_, err = e.w.Write(append(b, ",\n"...))
+	return err
+}
 
 // tail writes the overview and ends the object.
 func (e *encoder) tail(s *Stats) error {

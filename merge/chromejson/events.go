@@ -2,6 +2,8 @@ package chromejson
 
 import (
 	"bufio"
+	"fmt"
+	"io"
 	"strconv"
 
 	"github.com/sigmatrace/sigmatrace/merge/ops"
@@ -15,7 +17,44 @@ type encoder struct {
 	l      *labels
 	buf    []byte
 	args   []timeline.Arg
+	tracks map[int]*track
 	events int64
+}
+
+func newEncoder(w io.Writer, p *timeline.Plan, l *labels) *encoder {
+	return &encoder{w: bufio.NewWriterSize(w, 64<<10), p: p, l: l, tracks: map[int]*track{}}
+}
+
+// track is a track as it appears in events: a lane is a thread, a counter is known by its name within the process.
+type track struct {
+	pid     int32
+	tid     int
+	isLane  bool
+	counter []byte // the name as a JSON string
+}
+
+// track returns track i. A lane is named where its first operation of a partition is.
+func (e *encoder) track(i int) (*track, error) {
+	if t := e.tracks[i]; t != nil {
+		return t, nil
+	}
+	d := e.p.Track(i)
+	q := &e.p.Processes[d.Process]
+	t := &track{pid: q.Pid, tid: i + 1, isLane: d.Lane >= 0}
+	e.tracks[i] = t
+	name := q.Layers[d.Group-q.FirstGroup] + ": " + d.Name
+	if !t.isLane {
+		var err error
+		t.counter, err = marshal(name)
+		return t, err
+	}
+	if d.Lane > 0 {
+		name += fmt.Sprintf(" (lane %d)", d.Lane+1)
+	}
+	if err := e.metadata(t.pid, t.tid, "thread_name", "name", name); err != nil {
+		return nil, err
+	}
+	return t, e.metadata(t.pid, t.tid, "thread_sort_index", "sort_index", t.tid)
 }
 
 // exact is the highest integer up to which JavaScript holds all of them.
@@ -34,21 +73,25 @@ func microseconds(b []byte, ns int64) []byte {
 }
 
 // begin starts an event of a track in the buffer.
-func (e *encoder) begin(phase string, track int, time int64) {
+func (e *encoder) begin(phase string, t *track, time int64) {
 	e.buf = append(append(e.buf, `{"ph":"`...), phase...)
-	e.buf = append(append(e.buf, `","pid":`...), e.l.pids[track]...)
-	if e.p.Tracks[track].IsLane {
-		e.buf = strconv.AppendInt(append(e.buf, `,"tid":`...), int64(tid(track)), 10)
+	e.buf = strconv.AppendInt(append(e.buf, `","pid":`...), int64(t.pid), 10)
+	if t.isLane {
+		e.buf = strconv.AppendInt(append(e.buf, `,"tid":`...), int64(t.tid), 10)
 	}
 	e.buf = microseconds(append(e.buf, `,"ts":`...), time-e.p.Run.First)
 	e.events++
 }
 
 // Slice writes an operation, the ends of its flow as slices without length that carry them, and samples of its counters.
-func (e *encoder) Slice(op *ops.Op, track int, post, done []timeline.Sample) error {
+func (e *encoder) Slice(op *ops.Op, lane int, post, done []timeline.Sample) error {
+	t, err := e.track(lane)
+	if err != nil {
+		return err
+	}
 	end := max(op.Done, op.Post)
 	e.buf = e.buf[:0]
-	e.begin("X", track, op.Post)
+	e.begin("X", t, op.Post)
 	e.buf = microseconds(append(e.buf, `,"dur":`...), end-op.Post)
 	e.buf = append(append(e.buf, `,"name":`...), e.l.symbols[e.p.Name(op)]...)
 	layer := e.l.symbols[e.p.Layer(op)]
@@ -67,22 +110,26 @@ func (e *encoder) Slice(op *ops.Op, track int, post, done []timeline.Sample) err
 	e.buf = append(e.buf, "}},\n"...)
 	leaves, arrives := timeline.FlowEnds(op)
 	if leaves {
-		e.instant(track, op.Post, timeline.SymPosted, op.Flow, "flow_out")
+		e.instant(t, op.Post, timeline.SymPosted, op.Flow, "flow_out")
 	}
 	if arrives {
 		name := timeline.SymComplete
 		if op.Role == ops.Target {
 			name = timeline.SymReceived
 		}
-		e.instant(track, end, name, op.Flow, "flow_in")
+		e.instant(t, end, name, op.Flow, "flow_in")
 	}
 	for _, s := range post {
-		e.sample(s)
+		if err := e.sample(s); err != nil {
+			return err
+		}
 	}
 	for _, s := range done {
-		e.sample(s)
+		if err := e.sample(s); err != nil {
+			return err
+		}
 	}
-	_, err := e.w.Write(e.buf)
+	_, err = e.w.Write(e.buf)
 	return err
 }
 
@@ -104,23 +151,30 @@ func (e *encoder) arg(a *timeline.Arg) {
 	}
 }
 
-func (e *encoder) instant(track int, time int64, name timeline.Sym, flow uint64, direction string) {
-	e.begin("X", track, time)
+func (e *encoder) instant(t *track, time int64, name timeline.Sym, flow uint64, direction string) {
+	e.begin("X", t, time)
 	e.buf = append(append(e.buf, `,"dur":0,"name":`...), e.l.symbols[name]...)
 	e.buf = strconv.AppendUint(append(e.buf, `,"bind_id":"0x`...), flow, 16)
 	e.buf = append(append(append(e.buf, `","`...), direction...), "\":true},\n"...)
 }
 
-func (e *encoder) sample(s timeline.Sample) {
-	e.begin("C", s.Track, s.Time)
-	e.buf = append(append(e.buf, `,"name":`...), e.l.counters[s.Track]...)
+func (e *encoder) sample(s timeline.Sample) error {
+	t, err := e.track(s.Track)
+	if err != nil {
+		return err
+	}
+	e.begin("C", t, s.Time)
+	e.buf = append(append(e.buf, `,"name":`...), t.counter...)
 	e.buf = append(strconv.AppendUint(append(e.buf, `,"args":{"value":`...), s.Value, 10), "}},\n"...)
+	return nil
 }
 
 // Sample writes a sample of its own.
 func (e *encoder) Sample(s timeline.Sample) error {
 	e.buf = e.buf[:0]
-	e.sample(s)
+	if err := e.sample(s); err != nil {
+		return err
+	}
 	_, err := e.w.Write(e.buf)
 	return err
 }

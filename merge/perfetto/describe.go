@@ -1,8 +1,6 @@
 package perfetto
 
 import (
-	"fmt"
-
 	"github.com/sigmatrace/sigmatrace/merge/perfetto/timeline"
 )
 
@@ -17,16 +15,15 @@ type uuids struct {
 func newUUIDs(p *timeline.Plan) *uuids {
 	u := &uuids{overview: [2]uint64{1, 2}, process: 3}
 	u.group = u.process + uint64(len(p.Processes))
-	groups := 0
+	u.track = u.group
 	for i := range p.Processes {
-		groups += len(p.Processes[i].Groups)
+		u.track += uint64(len(p.Processes[i].Layers))
 	}
-	u.track = u.group + uint64(groups)
 	return u
 }
 
-// describe writes the clocks and every track that events may lie on.
-func describe(e *encoder, p *timeline.Plan, u *uuids, s *timeline.Stats) error {
+// describe writes the clocks, the processes and their layers. Tracks below them are described where they are first used.
+func describe(e *encoder, p *timeline.Plan, u *uuids) error {
 	first := uint64(p.Run.First)
 	clock := func(id uint64) message { return message(nil).uint(clockID, id).uint(clockTimestamp, first) }
 	// All timestamps are on clock 6, the default, and are wall time; the snapshot says so.
@@ -43,7 +40,6 @@ func describe(e *encoder, p *timeline.Plan, u *uuids, s *timeline.Stats) error {
 	if err := track(message(nil).uint(trackUUID, 0).uint(trackProcessOrder, processesExplicit).uint(trackChildOrder, orderExplicit)); err != nil {
 		return err
 	}
-	group := u.group
 	for i := range p.Processes {
 		q := &p.Processes[i]
 		d := message(nil).int(processPid, int64(q.Pid)).int(processSortIndex, int64(i)).string(processName, q.Name).string(processLabels, q.Label)
@@ -52,38 +48,34 @@ func describe(e *encoder, p *timeline.Plan, u *uuids, s *timeline.Stats) error {
 		if err != nil {
 			return err
 		}
-		for k, g := range q.Groups {
-			err := track(message(nil).uint(trackUUID, group).string(trackName, g.Layer).uint(trackParent, u.process+uint64(i)).
+		for k, layer := range q.Layers {
+			err := track(message(nil).uint(trackUUID, u.group+uint64(q.FirstGroup+k)).string(trackName, layer).uint(trackParent, u.process+uint64(i)).
 				uint(trackChildOrder, orderExplicit).int(trackRank, int64(k)).uint(trackMerge, mergeNone))
 			if err != nil {
 				return err
 			}
-			for n, t := range g.Tracks {
-				if err := track(trackMessage(p, u.track+uint64(t), group, n, &p.Tracks[t])); err != nil {
-					return err
-				}
-			}
-			group++
 		}
 	}
-	s.Packets += e.packets
 	return nil
 }
 
-func trackMessage(p *timeline.Plan, uuid, parent uint64, rank int, t *timeline.Track) message {
-	d := message(nil).uint(trackUUID, uuid).string(trackName, t.Name).uint(trackParent, parent).int(trackRank, int64(rank))
+// trackPacket describes track i, on the descriptors' sequence.
+func trackPacket(p *timeline.Plan, u *uuids, i int) message {
+	t := p.Track(i)
+	d := message(nil).uint(trackUUID, u.track+uint64(i)).string(trackName, t.Name).uint(trackParent, u.group+uint64(t.Group)).int(trackRank, int64(t.Rank))
 	switch {
-	case !t.IsLane:
+	case t.Lane < 0:
 		unit := uint64(unitBytes)
 		if t.Counter == timeline.Outstanding {
 			unit = unitCount
 		}
-		return d.bytes(trackCounter, message(nil).uint(counterUnit, unit)).uint(trackMerge, mergeNone)
-	case p.Run.Endpoints[t.Endpoint].Lanes == 1:
-		return d.uint(trackMerge, mergeNone)
+		d = d.bytes(trackCounter, message(nil).uint(counterUnit, unit)).uint(trackMerge, mergeNone)
+	case t.Lanes == 1:
+		d = d.uint(trackMerge, mergeNone)
 	default:
-		return d.uint(trackMerge, mergeByKey).string(trackMergeKey, fmt.Sprintf("endpoint %d", t.Endpoint))
+		d = d.uint(trackMerge, mergeByKey).string(trackMergeKey, t.Name) // names are unique within their group
 	}
+	return message(nil).uint(packetSequence, sequenceDescriptors).bytes(packetTrackDescriptor, d)
 }
 
 // overview writes slices over the whole time range that say what the trace holds and what was left out.
@@ -114,6 +106,5 @@ func overview(e *encoder, p *timeline.Plan, u *uuids, s *timeline.Stats) error {
 			return err
 		}
 	}
-	s.Packets += e.packets
 	return nil
 }

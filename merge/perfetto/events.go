@@ -32,12 +32,14 @@ type events struct {
 
 	pk, ev, in, ann message // packet, track event, interned data and annotation under construction
 	args            []timeline.Arg
+	begun           bool
+	described       timeline.TrackSet
 }
 
 func newEvents(e *encoder, p *timeline.Plan, u *uuids, sequence uint64) *events {
 	texts := func() interned { return interned{ids: make([]uint32, len(p.Symbols))} }
 	return &events{e: e, p: p, u: u, sequence: sequence, names: texts(), categories: texts(), strings: texts(),
-		argNames: interned{ids: make([]uint32, len(p.ArgNames))}}
+		argNames: interned{ids: make([]uint32, len(p.ArgNames))}, described: p.NewTrackSet()}
 }
 
 // entry puts a text into the packet's interned data.
@@ -56,7 +58,8 @@ func (v *events) symbol(n *interned, field uint64, s timeline.Sym) uint64 {
 
 // emit writes the packet of the event under construction.
 func (v *events) emit(time int64) error {
-	if v.e.packets == 0 {
+	if !v.begun {
+		v.begun = true
 		first := v.pk[:0].uint(packetSequence, v.sequence).uint(packetSequenceFlags, sequenceCleared).uint(packetFirstOnSequence, 1)
 		if err := v.e.packet(first); err != nil {
 			return err
@@ -75,6 +78,14 @@ func (v *events) begin(kind uint64, track int) {
 	v.ev = v.ev[:0].uint(eventType, kind).uint(eventTrack, v.u.track+uint64(track))
 }
 
+// describe makes sure that a track is described in this partition before an event is written to it.
+func (v *events) describe(track int) error {
+	if !v.described.Add(track) {
+		return nil
+	}
+	return v.e.packet(trackPacket(v.p, v.u, track))
+}
+
 // counters adds samples to an event of another track.
 func (v *events) counters(samples []timeline.Sample) {
 	for _, s := range samples {
@@ -90,6 +101,16 @@ func (v *events) counters(samples []timeline.Sample) {
 func (v *events) Slice(op *ops.Op, track int, post, done []timeline.Sample) error {
 	p := v.p
 	end := max(op.Done, op.Post)
+	if err := v.describe(track); err != nil {
+		return err
+	}
+	for _, samples := range [][]timeline.Sample{post, done} {
+		for _, s := range samples {
+			if err := v.describe(s.Track); err != nil {
+				return err
+			}
+		}
+	}
 	v.begin(typeSliceBegin, track)
 	v.ev = v.ev.uint(eventCategoryIIDs, v.symbol(&v.categories, internedCategories, p.Layer(op)))
 	if op.Flags&ops.Failed != 0 {
@@ -159,6 +180,9 @@ func (v *events) annotation(a *timeline.Arg) {
 
 // Sample writes a counter's value in a packet of its own.
 func (v *events) Sample(s timeline.Sample) error {
+	if err := v.describe(s.Track); err != nil {
+		return err
+	}
 	v.begin(typeCounter, s.Track)
 	v.ev = v.ev.int(eventCounterValue, int64(s.Value))
 	return v.emit(s.Time)

@@ -70,23 +70,30 @@ func (s *summed) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
+// written is what a segment holds.
+type written struct {
+	checksum
+	packets int64
+}
+
 // segment compresses the packets of fill and says what they were; it writes nothing at all where there are none. The last segment ends
 // the deflate stream.
-func segment(w io.Writer, last bool, fill func(*encoder) error) (checksum, error) {
+func segment(w io.Writer, last bool, fill func(*encoder) error) (written, error) {
 	z, err := flate.NewWriter(w, compression)
 	if err != nil {
-		return checksum{}, err
+		return written{}, err
 	}
 	s := &summed{w: z}
 	e := &encoder{w: bufio.NewWriterSize(s, 64<<10)}
 	if err := fill(e); err != nil || e.packets == 0 {
-		return checksum{}, err
+		return written{}, err
 	}
 	if err := e.w.Flush(); err != nil {
-		return checksum{}, err
+		return written{}, err
 	}
+	end := z.Flush
 	if last {
-		return s.checksum, z.Close()
+		end = z.Close
 	}
-	return s.checksum, z.Flush()
+	return written{s.checksum, e.packets}, end()
 }

@@ -41,42 +41,36 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	}
 	u := newUUIDs(p)
 	total := p.NewStats()
-	parts := make([]*Stats, run.Partitions)
-	sums := make([]checksum, run.Partitions+1)
+	segments := make([]written, run.Partitions+1)
 	out := &counting{w: w}
-	err = timeline.Ordered(ctx, out, p.Options.Workers, run.Partitions+1, func(ctx context.Context, i int, w io.Writer) error {
-		var err error
+	err = timeline.Ordered(ctx, out, p.Options.Workers, len(segments), func(ctx context.Context, i int, w io.Writer) (err error) {
 		if i == 0 {
 			if _, err = w.Write(gzipHeader); err != nil {
 				return err
 			}
-			sums[0], err = segment(w, false, func(e *encoder) error { return describe(e, p, u, total) })
+			segments[0], err = segment(w, false, func(e *encoder) error { return describe(e, p, u) })
 			return err
 		}
-		sums[i], err = segment(w, false, func(e *encoder) error {
+		segments[i], err = segment(w, false, func(e *encoder) error {
 			s, err := p.Walk(ctx, src, i-1, newEvents(e, p, u, uint64(sequencePartitions+i-1)))
-			if err != nil {
-				return err
+			if err == nil {
+				total.Add(s)
 			}
-			s.Packets = e.packets
-			parts[i-1] = s
-			return nil
+			return err
 		})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
-	for _, s := range parts {
-		total.Add(s)
-	}
 	last, err := segment(out, true, func(e *encoder) error { return overview(e, p, u, total) })
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
 	var sum checksum
-	for _, c := range append(sums, last) {
-		sum = sum.then(c)
+	for _, s := range append(segments, last) {
+		sum = sum.then(s.checksum)
+		total.Packets += s.packets
 	}
 	if _, err := out.Write(sum.trailer()); err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)

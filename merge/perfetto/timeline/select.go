@@ -47,7 +47,7 @@ type census struct {
 	rows   int64
 	must   [hashBuckets]int64                  // failed and unfinished ones
 	others [durationBuckets][hashBuckets]int64 // by duration and hash
-	used   used
+	used   TrackSet
 }
 
 type selection struct {
@@ -92,11 +92,11 @@ func (s *selection) keep(op *ops.Op) bool {
 	return duration >= s.minDuration || hash < s.sampleCut
 }
 
-// maxRows is the most that Rows may be.
+// maxRows is the most that rows may be.
 const maxRows = 3
 
-// Rows is the number of slices and instants that show an operation.
-func Rows(op *ops.Op) int64 {
+// rows is the number of slices and instants that show an operation.
+func rows(op *ops.Op) int64 {
 	begin, end := FlowEnds(op)
 	n := int64(1)
 	if begin {
@@ -126,13 +126,13 @@ func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 	if limit < 0 || p.Run.Operations*maxRows+1 <= limit {
 		return nil
 	}
-	total := &census{used: newUsed(len(p.Tracks))}
+	total := &census{used: p.NewTrackSet()}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.Options.Workers)
 	for i := range p.Run.Partitions {
 		g.Go(func() error {
-			c := &census{used: newUsed(len(p.Tracks))}
+			c := &census{used: p.NewTrackSet()}
 			err := src.Partition(ctx, i, func(block []ops.Op) error {
 				for k := range block {
 					if err := p.count(c, &block[k]); err != nil {
@@ -169,25 +169,25 @@ func (p *Plan) count(c *census, op *ops.Op) error {
 	if !p.shown(op) {
 		return nil
 	}
-	for _, t := range p.counters[op.Endpoint] {
-		if t >= 0 {
-			c.used.set(t)
+	for _, k := range []CounterKind{Outstanding, totalOf[op.Role]} {
+		if t, ok := p.counter(op.Endpoint, k); ok {
+			c.used.Add(t)
 		}
 	}
-	rows := Rows(op)
-	c.rows += rows
+	n := rows(op)
+	c.rows += n
 	must, duration, hash := place(op)
 	if must {
-		c.must[hash] += rows
+		c.must[hash] += n
 	} else {
-		c.others[duration][hash] += rows
+		c.others[duration][hash] += n
 	}
 	return nil
 }
 
 func (c *census) add(d *census) {
 	c.rows += d.rows
-	c.used.or(d.used)
+	c.used.merge(d.used)
 	for h := range c.must {
 		c.must[h] += d.must[h]
 	}

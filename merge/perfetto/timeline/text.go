@@ -165,8 +165,6 @@ func (p *Plan) makeTexts() {
 func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(string) int) *eventText {
 	t := &eventText{event: e, layer: sym(e.Layer), bytes: e.Layout.FieldIndex("bytes"), opcode: -1}
 	switch {
-	case e.Kind == catalogue.Poll:
-		t.name = symPolls
 	case e.Operation != "":
 		t.name = sym(e.Operation)
 	default:
@@ -262,6 +260,8 @@ func named(table []Sym, v uint64) (Sym, bool) {
 func (p *Plan) Name(op *ops.Op) Sym {
 	t := p.text.events[op.Event]
 	switch {
+	case op.Flags&ops.PollRecord != 0:
+		return symPolls
 	case op.Flags&ops.CallRecord != 0:
 		if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
 			return p.text.events[id].name
@@ -285,9 +285,11 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 	if op.Flags&ops.PollRecord != 0 {
 		num(argPolls, uint64(op.Requests))
 	} else {
-		num(argBytes, op.Bytes)
-		if t.bytes >= 0 && op.Fields[t.bytes] != op.Bytes {
-			num(argRoom, op.Fields[t.bytes])
+		if t.bytes >= 0 {
+			num(argBytes, op.Bytes)
+			if op.Fields[t.bytes] != op.Bytes {
+				num(argRoom, op.Fields[t.bytes])
+			}
 		}
 		if op.Flags&ops.CallRecord != 0 {
 			num(argRequests, uint64(op.Requests))
@@ -353,10 +355,10 @@ func (p *Plan) check(op *ops.Op) error {
 		return fmt.Errorf("operation with event id %d, which the catalogue does not have", op.Event)
 	case int(op.Process) >= len(p.Run.Processes) || int(op.Endpoint) >= len(p.Run.Endpoints):
 		return fmt.Errorf("operation of process %d and endpoint %d of a run with %d and %d", op.Process, op.Endpoint, len(p.Run.Processes), len(p.Run.Endpoints))
-	case p.lanesOf[op.Endpoint] > 0 && int(op.Lane) >= p.lanesOf[op.Endpoint]:
-		return fmt.Errorf("operation on lane %d of endpoint %q, which has %d", op.Lane, p.Run.Endpoints[op.Endpoint].Name, p.lanesOf[op.Endpoint])
-	case p.lanesOf[op.Endpoint] == 0 && p.layers[p.text.events[op.Event].event.Layer]:
-		return fmt.Errorf("operation on endpoint %q, which has no lanes", p.Run.Endpoints[op.Endpoint].Name)
+	}
+	lanes, name := p.endpoints[op.Endpoint].lanes, p.Run.Endpoints[op.Endpoint].Name
+	if p.layers[p.text.events[op.Event].event.Layer] && int(op.Lane) >= lanes {
+		return fmt.Errorf("operation on lane %d of endpoint %q, which has %d", op.Lane, name, lanes)
 	}
 	return nil
 }

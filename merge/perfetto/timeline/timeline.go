@@ -43,17 +43,13 @@ var totalOf = [...]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveByte
 
 // Track is a row of the trace that slices or counter values are written to. Lanes of one endpoint are tracks of the same name.
 type Track struct {
-	Name     string
-	Endpoint int
-	Lane     int
-	Counter  CounterKind // of counter tracks
-	IsLane   bool
-}
-
-// Group is a layer of a process with the tracks of its endpoints, in order.
-type Group struct {
-	Layer  string
-	Tracks []int // indices into Plan.Tracks
+	Name    string
+	Process int // index into Plan.Processes
+	Group   int // number of its layer of its process, over all processes
+	Rank    int // order among the rows of its group
+	Lane    int // -1 for counters
+	Lanes   int // how many the endpoint has
+	Counter CounterKind
 }
 
 // Process is a process as it is shown.
@@ -63,7 +59,16 @@ type Process struct {
 	Name        string // "rank 3 on node1 (pid 1234, xhpl)"
 	Label       string // the clock's error
 	Description string
-	Groups      []Group
+	Layers      []string // that it has endpoints of
+	FirstGroup  int      // number of the first of them over all processes
+}
+
+// endpoint is what is shown of an endpoint. Its tracks are numbered from base on: first its lanes, then its counters.
+type endpoint struct {
+	name                       string
+	process, group, rank, base int
+	lanes                      int // 0 where it is not shown
+	counters                   bool
 }
 
 // maxLinuxPid is PID_MAX_LIMIT of the kernel: no process has a higher id, so those above are free for processes whose id is taken
@@ -78,16 +83,15 @@ type Plan struct {
 	Run       *ops.Run
 	Options   Options
 	Processes []Process // in order of rank, those without one last
-	Tracks    []Track
-	Symbols   []string // every text that slices use
+	Symbols   []string  // every text that slices use
 	ArgNames  []string
 
-	lanes    []int           // by endpoint: index of its first lane's track, -1 where it is not shown
-	lanesOf  []int           // by endpoint: number of lanes
-	counters [][Counters]int // by endpoint: index of the counter's track, -1 where it has none
-	text     texts
-	sel      selection
-	layers   map[string]bool
+	endpoints []endpoint // as Run.Endpoints
+	shownOnes []int      // indices of those that are shown, in order of base
+	tracks    int
+	text      texts
+	sel       selection
+	layers    map[string]bool
 }
 
 // NewPlan lays out the tracks of run. It fails when a layer of the options does not exist.
@@ -136,9 +140,8 @@ func (p *Plan) layOut() {
 			endpoints[q] = append(endpoints[q], e)
 		}
 	}
-	p.lanes = slices.Repeat([]int{-1}, len(p.Run.Endpoints))
-	p.lanesOf = make([]int, len(p.Run.Endpoints))
-	p.counters = make([][Counters]int, len(p.Run.Endpoints))
+	p.endpoints = make([]endpoint, len(p.Run.Endpoints))
+	groups := 0
 	taken, free := map[int32]bool{}, int32(OverviewPid+1)
 	for i := range p.Processes {
 		q := &p.Processes[i]
@@ -149,50 +152,69 @@ func (p *Plan) layOut() {
 			free++
 		}
 		taken[q.Pid] = true
+		q.FirstGroup = groups
 		for _, l := range catalogue.Default.Layers {
-			if g := p.group(l.Name, endpoints[q.Index]); len(g.Tracks) > 0 {
-				q.Groups = append(q.Groups, g)
+			if p.layers[l.Name] && p.group(l.Name, i, groups, endpoints[q.Index]) {
+				q.Layers = append(q.Layers, l.Name)
+				groups++
 			}
 		}
 	}
 }
 
-// group makes the tracks of the endpoints that belong to a layer.
-func (p *Plan) group(layer string, endpoints []int) Group {
-	g := Group{Layer: layer}
-	add := func(t Track) int {
-		p.Tracks = append(p.Tracks, t)
-		g.Tracks = append(g.Tracks, len(p.Tracks)-1)
-		return len(p.Tracks) - 1
-	}
+// group numbers the tracks of the endpoints that belong to a layer, and says whether there are any.
+func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
+	seen := map[string]int{}
+	rank := 0
 	for _, e := range endpoints {
 		ep := &p.Run.Endpoints[e]
-		for k := range p.counters[e] {
-			if ep.Layer == layer {
-				p.counters[e][k] = -1
-			}
-		}
-		if ep.Layer != layer || ep.Lanes == 0 || !p.layers[layer] {
+		if ep.Layer != layer || ep.Lanes <= 0 {
 			continue
 		}
-		p.lanesOf[e] = ep.Lanes
-		for l := range ep.Lanes {
-			if t := add(Track{Name: ep.Name, Endpoint: e, Lane: l, IsLane: true}); l == 0 {
-				p.lanes[e] = t
-			}
+		name := ep.Name
+		if seen[name]++; seen[name] > 1 {
+			name += fmt.Sprintf(" (%d)", seen[name])
 		}
-		for k := range Counters {
-			// A completion queue holds polls, a shared receive queue receives only.
-			if ep.Kind == "cq" || ep.Kind == "srq" && k != Outstanding && k != ReceiveBytes {
-				continue
-			}
-			p.counters[e][k] = add(Track{Name: ep.Name + ": " + counterNames[k], Endpoint: e, Counter: k})
+		// A completion queue holds polls, which count nothing.
+		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq"}
+		p.endpoints[e] = d
+		p.shownOnes = append(p.shownOnes, e)
+		p.tracks += d.lanes
+		if d.counters {
+			p.tracks += int(Counters)
 		}
+		rank += 1 + int(Counters)
 	}
-	return g
+	return rank > 0
 }
 
-// Title is how a process is named to people: "rank 3 on node1", or "pid 77 on node1" where it has no rank.
+// Track describes track i.
+func (p *Plan) Track(i int) Track {
+	n, found := slices.BinarySearchFunc(p.shownOnes, i, func(e, i int) int { return cmp.Compare(p.endpoints[e].base, i) })
+	if !found {
+		n--
+	}
+	d := &p.endpoints[p.shownOnes[n]]
+	t := Track{Name: d.name, Process: d.process, Group: d.group, Rank: d.rank, Lanes: d.lanes}
+	if t.Lane = i - d.base; t.Lane >= d.lanes {
+		t.Counter = CounterKind(t.Lane - d.lanes)
+		t.Name += ": " + counterNames[t.Counter]
+		t.Rank += 1 + int(t.Counter)
+		t.Lane = -1
+	}
+	return t
+}
+
+// lane is the track of an operation.
+func (p *Plan) lane(op *ops.Op) int { return p.endpoints[op.Endpoint].base + int(op.Lane) }
+
+// counter is the track of a counter, false where the endpoint has none.
+func (p *Plan) counter(e uint32, k CounterKind) (int, bool) {
+	d := &p.endpoints[e]
+	return d.base + d.lanes + int(k), d.counters
+}
+
+// title is how a process is named to people: "rank 3 on node1", or "pid 77 on node1" where it has no rank.
 func (p *Plan) title(process int) string {
 	q := &p.Run.Processes[process]
 	if q.Rank < 0 {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"sync"
 
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 )
@@ -42,16 +43,19 @@ type Stats struct {
 	Rule                 string           // what was left out, in words; "" where nothing was
 	Bytes                int64            // size of the output
 
-	used used
+	used TrackSet
+	mu   sync.Mutex // of Add
 }
 
 // NewStats makes empty statistics for the tracks of p.
 func (p *Plan) NewStats() *Stats {
-	return &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: newUsed(len(p.Tracks))}
+	return &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: p.NewTrackSet()}
 }
 
-// Add adds what a partition holds.
+// Add adds what a partition holds. It may be called concurrently.
 func (s *Stats) Add(t *Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.Packets += t.Packets
 	s.Slices += t.Slices
 	s.Instants += t.Instants
@@ -69,24 +73,32 @@ func (s *Stats) Add(t *Stats) {
 	for l, n := range t.LeftOut {
 		s.LeftOut[l] += n
 	}
-	s.used.or(t.used)
-	s.Tracks = s.used.count()
+	for i, w := range t.used {
+		s.Tracks += bits.OnesCount64(w &^ s.used[i])
+		s.used[i] |= w
+	}
 }
 
-// Empty says whether nothing was written.
-func (s *Stats) Empty() bool { return s.Slices == 0 && s.Counters == 0 }
+// TrackSet is a set of tracks.
+type TrackSet []uint64
 
-// used is a set of tracks.
-type used []uint64
+// NewTrackSet makes an empty set for the tracks of p.
+func (p *Plan) NewTrackSet() TrackSet { return make(TrackSet, (p.tracks+63)/64) }
 
-func newUsed(n int) used { return make(used, (n+63)/64) }
-func (u used) set(i int) { u[i/64] |= 1 << (i % 64) }
-func (u used) or(v used) {
+// Add adds a track and says whether it is new in the set.
+func (u TrackSet) Add(i int) bool {
+	isNew := u[i/64]&(1<<(i%64)) == 0
+	u[i/64] |= 1 << (i % 64)
+	return isNew
+}
+
+func (u TrackSet) merge(v TrackSet) {
 	for i := range u {
 		u[i] |= v[i]
 	}
 }
-func (u used) count() (n int) {
+
+func (u TrackSet) count() (n int) {
 	for _, w := range u {
 		n += bits.OnesCount64(w)
 	}
@@ -150,10 +162,10 @@ func (v *walker) op(op *ops.Op) error {
 		v.post, v.done = v.post[:0], v.done[:0]
 	} else {
 		for _, x := range v.post {
-			s.used.set(x.Track)
+			s.used.Add(x.Track)
 		}
 		for _, x := range v.done {
-			s.used.set(x.Track)
+			s.used.Add(x.Track)
 		}
 		s.Counters += int64(len(v.post) + len(v.done))
 	}
@@ -181,8 +193,8 @@ func (v *walker) op(op *ops.Op) error {
 		s.Instants++
 		s.FlowEnds++
 	}
-	track := p.lanes[op.Endpoint] + int(op.Lane)
-	s.used.set(track)
+	track := p.lane(op)
+	s.used.Add(track)
 	return v.w.Slice(op, track, v.post, v.done)
 }
 
@@ -193,9 +205,9 @@ func (v *walker) samples(op *ops.Op) {
 	if op.Flags&ops.PollRecord != 0 {
 		return
 	}
-	c, o := &v.p.counters[op.Endpoint], &v.p.Options
+	o := &v.p.Options
 	after := op.Post >= o.From
-	if t := c[Outstanding]; t >= 0 && op.Flags&ops.CallRecord == 0 {
+	if t, ok := v.p.counter(op.Endpoint, Outstanding); ok && op.Flags&ops.CallRecord == 0 {
 		if after {
 			v.post = append(v.post, Sample{t, op.Post, uint64(op.Outstanding)})
 		}
@@ -203,7 +215,7 @@ func (v *walker) samples(op *ops.Op) {
 			v.done = append(v.done, Sample{t, done, uint64(op.After)})
 		}
 	}
-	if t := c[totalOf[op.Role]]; t >= 0 && after && op.Bytes > 0 {
+	if t, ok := v.p.counter(op.Endpoint, totalOf[op.Role]); ok && after && op.Bytes > 0 {
 		v.post = append(v.post, Sample{t, op.Post, op.Total})
 	}
 }
@@ -265,7 +277,7 @@ func (v *walker) flush() error {
 				return err
 			}
 		}
-		v.s.used.set(k.track)
+		v.s.used.Add(k.track)
 		v.s.Counters += int64(len(kept))
 		v.s.CountersLeftOut += e.n - int64(len(kept))
 	}
