@@ -20,7 +20,9 @@ func init() {
 	merger = func(ctx context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
 		p := newProgressLine(os.Stderr)
 		defer p.end()
-		info, err := merge.Run(ctx, dir, merge.Options{Memory: o.Memory, Exports: exportsOf(o.Exports), Progress: p.show})
+		options := merge.Options{Memory: o.Memory, Exports: exportsOf(o.Exports), Progress: p.show}
+		options.LimitMemory()
+		info, err := merge.Run(ctx, dir, options)
 		if err != nil {
 			return nil, err
 		}
@@ -83,6 +85,7 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 		return nil, o, &usageError{err: fmt.Errorf("-j: %d is negative", c.Int("j"))}
 	}
 	o.Memory, o.Workers = memory, c.Int("j")
+	o.LimitMemory()
 	dir, err := rundir.Open(c.Args().First())
 	return dir, o, err
 }

@@ -37,7 +37,7 @@ var Exporters = []Exporter{
 }
 
 func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
-	stats, err := perfetto.Write(ctx, w, m, perfetto.Options{Workers: cap(m.limit), Layers: o.Layers})
+	stats, err := perfetto.Write(ctx, w, m, perfetto.Options{Workers: cap(m.slots), Layers: o.Layers})
 	if err == nil {
 		m.opts.Log.Debug("trace written", "slices", stats.Slices, "bytes", stats.Bytes)
 	}

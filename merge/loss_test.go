@@ -139,12 +139,16 @@ func TestLostReceiveCompletions(t *testing.T) {
 		l.record(false, l.b, cat.EventVerbsRecv, l.qb, n, 4096, 1, n, 5, 0)
 		l.record(false, l.a, cat.EventVerbsSend, verbsFields(l.qa, n, 64, cat.VerbsOpcodeSend, cat.VerbsSendFlagsSignaled, n)...)
 	}
+	evidence := int64(0)
 	for n := range uint64(30) {
 		if n == 10 {
 			l.b.thread(0).Cut()
 			l.b.thread(0).Skip()
 		}
 		l.record(n >= 10 && n < 20, l.b, cat.EventVerbsCompletion, l.qb, n, 0, 0, 128, 64, 0, 0, 0)
+		if n == 20 {
+			evidence = ns(l.now)
+		}
 	}
 	l.close()
 	m := l.open(merge.Options{})
@@ -152,6 +156,11 @@ func TestLostReceiveCompletions(t *testing.T) {
 	for n := range uint64(30) {
 		if want := n < 10 || n >= 20; met[n] != want {
 			t.Errorf("message %d matched: %v, want %v", n, met[n], want)
+		}
+	}
+	for _, o := range of(all(t, m), cat.EventVerbsRecv) {
+		if n := verbsUID(&o); n >= 10 && n < 20 && (o.Flags&ops.Unfinished == 0 || o.Done != evidence) {
+			t.Errorf("receive %d ends at %d with flags %#x, want %d, when the next one ended", n, o.Done-epoch, o.Flags, evidence-epoch)
 		}
 	}
 	if f := m.Info().Flows; f.Unmatched[match.Unfinished] != 10 || f.Unmatched[match.LostRecords] != 10 {
@@ -169,7 +178,7 @@ func TestUnfinishedTagReceiveKeepsItsPlace(t *testing.T) {
 		wa, wb := a.worker(10, "a"), b.worker(20, "b")
 		ep := a.endpoint(30, wa, "b")
 		for n := range uint64(3) {
-			f := ucpRequest(ep, 100+n, 5, 0, 0, cat.UcpResultDone, 10)
+			f := ucpRequest(ep, 100, 5, 0, 0, cat.UcpResultDone, 10)
 			f[cat.UcpRequestLocalAddress] = n
 			a.event(0, 1000+100*n, cat.EventUcpTagSend, f...)
 			m := wholeMask
@@ -180,8 +189,8 @@ func TestUnfinishedTagReceiveKeepsItsPlace(t *testing.T) {
 			f[cat.UcpRequestLocalAddress] = n
 			b.event(0, 500+100*n, cat.EventUcpTagRecv, f...)
 		}
-		b.event(0, 2000, cat.EventUcpCompletion, wb, 2, 101, 5, 0)
-		b.event(0, 2100, cat.EventUcpCompletion, wb, 3, 102, 5, 0)
+		b.event(0, 2000, cat.EventUcpCompletion, wb, 2, 100, 5, 0)
+		b.event(0, 2100, cat.EventUcpCompletion, wb, 3, 100, 5, 0)
 		if err := a.end(false); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -138,6 +139,16 @@ func (m *Merged) Matrix() *Matrix { return m.matrix }
 
 // Close frees the temporary file.
 func (m *Merged) Close() error { return m.file.Close() }
+
+// LimitMemory makes Go's soft memory limit that of the options, for programs that do nothing but merge: without it, what the garbage
+// collector has not found yet comes on top of Options.Memory. The limit is the whole program's.
+func (o *Options) LimitMemory() {
+	memory := o.Memory
+	if memory <= 0 {
+		memory = DefaultMemory
+	}
+	debug.SetMemoryLimit(max(memory, MinMemory))
+}
 
 // Open merges the captures of dir and writes nothing into it.
 func Open(ctx context.Context, dir *rundir.Dir, o Options) (*Merged, error) {

@@ -59,7 +59,7 @@ type Source struct {
 	base  []uint32 // of each process's endpoints in run.Endpoints
 	cuts  []place  // where partitions begin
 	parts [][]blockRef
-	limit chan struct{} // partitions read at the same time
+	slots chan struct{} // partitions read at the same time
 	pool  sync.Pool
 }
 
@@ -67,7 +67,7 @@ type Source struct {
 func (s *Source) Run() *ops.Run { return &s.run }
 
 func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, file *spill.File, flows *spill.Sorted[match.Result, *match.Result], workers int) *Source {
-	s := &Source{top: top, cat: cat, file: file, flows: flows, limit: make(chan struct{}, workers)}
+	s := &Source{top: top, cat: cat, file: file, flows: flows, slots: make(chan struct{}, workers)}
 	s.run.Name = name
 	var blocks []blockRef
 	for i, p := range in.processes {
@@ -170,8 +170,8 @@ func (s *Source) Partition(ctx context.Context, i int, fn func([]ops.Op) error) 
 		return fmt.Errorf("reading partition %d of %d: there is none", i, len(s.parts))
 	}
 	select {
-	case s.limit <- struct{}{}:
-		defer func() { <-s.limit }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
