@@ -86,84 +86,48 @@ void *ucx_resolve(void *place)
 
 /* ---- the frame of a hook ----------------------------------------------------------------------------------------------------- */
 
-struct st_thread *ucx_enter_nested(const void *caller, bool *reopened)
+struct st_thread *ucx_enter_nested(const void *caller)
 {
-    if (!ucx_thread.depth)
+    struct ucx_thread *me = &ucx_thread;
+    if (!me->depth)
         return st_enter(ST_LAYER_UCP);
     if (ucx_internal(caller))
         return NULL;
     st_open(ST_LAYER_UCP);
     struct st_thread *t = st_enter(ST_LAYER_UCP);
     if (t)
-        *reopened = true;
+        me->shut |= 1u << me->depth % 32;
     else
         st_close(ST_LAYER_UCP, 0);
     return t;
 }
 
-/* The call was made by this process: a child forked by a callback that returns from it finds the state of its parent wiped. */
-static inline bool alive(struct ucx_call *c)
+void ucx_leave_nested(struct st_thread *t)
 {
-    if (st_likely(c->t->ready))
-        return true;
-    c->t = st_self;
-    return false;
+    struct ucx_thread *me = &ucx_thread;
+    uint32_t bit = 1u << me->depth % 32;
+    if (!(me->shut & bit))
+        return;
+    me->shut &= ~bit;
+    t->gate[ST_LAYER_UCP] = 0;
 }
 
-static inline void record(struct ucx_call *c, unsigned status)
+void ucx_received(struct ucx_call *c)
 {
-    if (st_likely(st_mode == ST_FULL))
-        st_rec_ucp_request(c->t, c->begin, c->event, c->object, c->bytes, c->tag, c->mask, c->local, c->remote, c->rkey,
-                           status == ST_UCP_RESULT_PENDING ? c->id : 0, status, c->api, st_clock() - c->begin);
-    else if (st_mode == ST_SIMPLE)
-        st_rec_call(c->t, c->begin, ST_EV_UCP_CALL, c->object, c->event, 1, c->bytes, 0, st_clock() - c->begin);
-    st_count(c->t, c->object, c->event, c->bytes, 1);
-    if (status == ST_UCP_RESULT_DONE)
-        st_count(c->t, c->object, ST_EV_UCP_COMPLETION, 0, 0);
-}
-
-ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, ucs_status_ptr_t result)
-{
-    struct ucx_frame *f = c->frame;
-    ucx_end();
-    if (st_unlikely(UCS_PTR_IS_ERR(result) || !alive(c))) {
-        ucx_untrack(c, false);
-    } else if (result) {
-        record(c, c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
-        if (f->done)
-            ucx_complete(c->t, c->object, f->time, c->id, f->bytes, f->tag, f->status);
-    } else if (c->info && memcmp(c->info, &c->before, sizeof c->before)) {
-        /* a receive that was complete on return, and UCX says (1.13 does not) what it has got from which tag: a completion holds it */
-        ucp_tag_recv_info_t info = *c->info;
-        record(c, ST_UCP_RESULT_PENDING);
-        ucx_complete(c->t, c->object, st_mode == ST_FULL ? st_clock() : 0, c->id, info.length, info.sender_tag, UCS_OK);
-        ucx_untrack(c, true);
-    } else {
-        record(c, ST_UCP_RESULT_DONE);
-        ucx_untrack(c, false);
-    }
-    ucx_leave(c);
-    return result;
-}
-
-ucs_status_t ucx_finish_status(struct ucx_call *c, ucs_status_t status)
-{
-    ucx_end();
-    if (st_likely(status >= 0) && alive(c))
-        record(c, status == UCS_OK ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_IMPLICIT);
-    ucx_leave(c);
-    return status;
+    ucp_tag_recv_info_t info = *c->info;
+    ucx_record(c, c->event, c->api, ST_UCP_RESULT_PENDING);
+    ucx_complete(c->t, c->object, st_mode == ST_FULL ? st_clock() : 0, c->id, info.length, info.sender_tag, UCS_OK);
+    ucx_untrack(c, true);
 }
 
 ucs_status_t ucx_finish_carried(struct ucx_call *c, ucs_status_t status, bool done)
 {
     if (c->carried) {
-        ucx_finish_request(c, c->result);
+        ucx_finish_request(c, c->event, ST_UCP_API_NBR, c->result);
         return status;
     }
-    ucx_end();
-    if (status >= 0 && alive(c))
-        record(c, status == UCS_OK && done ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_UNTRACKED);
-    ucx_leave(c);
+    if (ucx_end(c) && status >= 0)
+        ucx_record(c, c->event, ST_UCP_API_NBR, status == UCS_OK && done ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_UNTRACKED);
+    ucx_leave(c->t);
     return status;
 }

@@ -21,6 +21,8 @@
 #include <ucp/api/ucp.h>
 #pragma GCC visibility pop
 
+#pragma GCC visibility push(hidden)
+
 /* ---- real functions ---------------------------------------------------------------------------------------------------------- */
 
 #define UCX_FUNCTIONS(X)                                                                                                               \
@@ -74,6 +76,7 @@ struct ucx_frame {
 /* What a thread holds. Not wiped in a forked child: everything here is as good there. */
 struct ucx_thread {
     uint32_t depth;  /* calls in their real function */
+    uint32_t shut;   /* bit depth % 32: the gate was shut when the call at that depth came, and is to be shut after it */
     uint32_t cached; /* free slots at hand */
     uint64_t next_id, end_id;
     struct ucx_frame frames[UCX_FRAMES], deeper;
@@ -88,64 +91,69 @@ struct ucx_call {
     struct ucx_frame *frame;
     uint64_t begin; /* 0 in aggregate mode, which reads no clock */
     uint64_t bytes, tag, mask, local, remote, rkey;
-    uint64_t id; /* given to the request; 0: its completion cannot be learned */
+    uint64_t id;                     /* given to the request; 0: its completion cannot be learned */
     const ucp_tag_recv_info_t *info; /* receives: filled when complete on return, by some versions of UCX */
     ucp_tag_recv_info_t before;      /* what was there before */
-    ucs_status_ptr_t result; /* of the nbx call that carries out an nbr call */
-    uint16_t slot;
-    uint8_t event, api;
-    bool carried;  /* result is set */
-    bool reopened; /* the gate was shut when the call came: shut it again */
+    ucs_status_ptr_t result;         /* of the nbx call that carries out an nbr call */
+    unsigned slot, event, api;
+    bool carried; /* result is set */
 };
 
-struct st_thread *ucx_enter_nested(const void *caller, bool *reopened);
+#define UCX_INLINE static inline __attribute__((always_inline))
+
+struct st_thread *ucx_enter_nested(const void *caller);
+void ucx_leave_nested(struct st_thread *t);
 
 /* st_enter, told apart by the caller's address where the thread is in a hook already: UCX calling itself is not recorded, the
- * application calling from a callback is. False: the call is only to be passed through. */
-#define ucx_enter(c) ucx_enter_from(c, __builtin_return_address(0))
-static inline bool ucx_enter_from(struct ucx_call *c, const void *caller)
+ * application calling from a callback is. NULL: the call is only to be passed through. */
+#define ucx_enter() ucx_enter_from(__builtin_return_address(0))
+UCX_INLINE struct st_thread *ucx_enter_from(const void *caller)
 {
     struct st_thread *t = st_self;
-    if (st_likely(t->gate[ST_LAYER_UCP]))
-        t->gate[ST_LAYER_UCP] = 0;
-    else
-        t = ucx_enter_nested(caller, &c->reopened);
-    c->t = t;
-    return t != NULL;
+    if (st_unlikely(!t->gate[ST_LAYER_UCP]))
+        return ucx_enter_nested(caller);
+    t->gate[ST_LAYER_UCP] = 0;
+    return t;
 }
 
-static inline void ucx_leave(struct ucx_call *c)
+UCX_INLINE void ucx_leave(struct st_thread *t)
 {
-    st_leave(c->t, ST_LAYER_UCP);
-    if (st_unlikely(c->reopened))
-        st_close(ST_LAYER_UCP, 0);
+    st_leave(t, ST_LAYER_UCP);
+    if (st_unlikely(ucx_thread.shut))
+        ucx_leave_nested(t);
 }
 
-/* Right before the real function, and right after it. */
-static inline void ucx_begin(struct ucx_call *c)
+/* Right before the real function, and right after it. The second is false where the process is another one: a child forked by a callback
+ * that returns from it finds the state of its parent wiped. */
+UCX_INLINE void ucx_begin(struct ucx_call *c)
 {
-    struct ucx_thread *me = &ucx_thread;
-    struct ucx_frame *f = me->depth < UCX_FRAMES ? &me->frames[me->depth] : &me->deeper;
-    me->depth++;
+    ucx_thread.depth++;
+    c->begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
+}
+
+UCX_INLINE bool ucx_end(struct ucx_call *c)
+{
+    ucx_thread.depth--;
+    if (st_likely(c->t->ready))
+        return true;
+    c->t = st_self;
+    return false;
+}
+
+/* ucx_begin for a call whose request is tracked. */
+UCX_INLINE void ucx_begin_request(struct ucx_call *c)
+{
+    struct ucx_frame *f = st_likely(ucx_thread.depth < UCX_FRAMES) ? &ucx_thread.frames[ucx_thread.depth] : &ucx_thread.deeper;
     f->id = c->id;
     f->done = false;
     f->carried = NULL;
     c->frame = f;
-    c->begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
+    ucx_begin(c);
 }
-
-static inline void ucx_end(void) { ucx_thread.depth--; }
-
-/* The rest of a hook, from the return of its real function on: records and counts the call when it was accepted, and leaves. Each returns
- * its result. */
-ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, ucs_status_ptr_t result);
-ucs_status_t ucx_finish_status(struct ucx_call *c, ucs_status_t status);
-/* For an nbr call. done: whether UCS_OK says that the request is complete. */
-ucs_status_t ucx_finish_carried(struct ucx_call *c, ucs_status_t status, bool done);
 
 /* Bytes of count elements. A generic datatype's size is known to its owner only, and asking it would run code of the application that
  * UCX did not ask to run: 0. */
-static inline uint64_t ucx_bytes(const void *buffer, size_t count, ucp_datatype_t datatype)
+UCX_INLINE uint64_t ucx_bytes(const void *buffer, size_t count, ucp_datatype_t datatype)
 {
     uint64_t sum = 0;
     if (st_likely((datatype & UCP_DATATYPE_CLASS_MASK) == UCP_DATATYPE_CONTIG))
@@ -156,24 +164,112 @@ static inline uint64_t ucx_bytes(const void *buffer, size_t count, ucp_datatype_
     return sum;
 }
 
-static inline uint64_t ucx_bytes_nbx(const void *buffer, size_t count, const ucp_request_param_t *param)
+UCX_INLINE uint64_t ucx_bytes_nbx(const void *buffer, size_t count, const ucp_request_param_t *param)
 {
     return st_likely(!(param->op_attr_mask & UCP_OP_ATTR_FIELD_DATATYPE)) ? count : ucx_bytes(buffer, count, param->datatype);
 }
 
 /* ---- completions ------------------------------------------------------------------------------------------------------------- */
 
+typedef void (*ucx_callback_t)(void *, ucs_status_t, void *, void *);
+
+/* A request that is outstanding. */
+struct ucx_slot {
+    ucx_callback_t callback;  /* the application's, or NULL. Ordinary memory: a forked child calls it as its parent would */
+    struct st_object *object; /* NULL: free */
+    struct st_thread *t;      /* posted it: a state that is not ready is that of a parent */
+    uint64_t id;
+    uint16_t next; /* free list */
+    uint16_t receive;
+};
+
 #define UCX_SLOTS 16384
+#define UCX_TRAMPOLINE_BYTES 16
+
+extern struct ucx_slot ucx_slots[UCX_SLOTS]; /* [0] is not used */
+extern const char ucx_trampolines[];
+
+unsigned ucx_slot_refill(struct ucx_thread *me);
+void ucx_slot_spill(struct ucx_thread *me);
+void ucx_new_ids(struct ucx_thread *me);
+
+UCX_INLINE void ucx_slot_put(struct ucx_thread *me, unsigned slot)
+{
+    __atomic_store_n(&ucx_slots[slot].object, NULL, __ATOMIC_RELAXED);
+    if (st_unlikely(me->cached == UCX_CACHE))
+        ucx_slot_spill(me);
+    me->cache[me->cached++] = (uint16_t)slot;
+}
 
 /* Takes a slot for the request of c and returns the callback to give to UCX instead of `callback` (which may be NULL); `callback` itself
  * where no slot is free. */
-void *ucx_track(struct ucx_call *c, void *callback);
-/* The same for the nbx forms: returns param, or *copy with the callback replaced. */
-const ucp_request_param_t *ucx_track_nbx(struct ucx_call *c, const ucp_request_param_t *param, ucp_request_param_t *copy);
-/* Gives back the slot of a call whose callback will not run. id: the request's id was recorded. */
-void ucx_untrack(struct ucx_call *c, bool recorded);
-/* Records a completion (full mode) and counts it. */
-void ucx_complete(struct st_thread *t, struct st_object *o, uint64_t time, uint64_t id, uint64_t bytes, uint64_t tag, int status);
+UCX_INLINE void *ucx_track(struct ucx_call *c, unsigned event, void *callback)
+{
+    struct ucx_thread *me = &ucx_thread;
+    unsigned slot = st_likely(me->cached) ? me->cache[--me->cached] : ucx_slot_refill(me);
+    if (st_unlikely(!slot))
+        return callback;
+    if (st_unlikely(me->next_id == me->end_id))
+        ucx_new_ids(me);
+    struct ucx_slot *s = &ucx_slots[slot];
+    s->callback = (ucx_callback_t)callback;
+    s->t = c->t;
+    s->id = c->id = me->next_id++;
+    s->receive = event == ST_EV_UCP_TAG_RECV;
+    __atomic_store_n(&s->object, c->object, __ATOMIC_RELAXED);
+    c->slot = slot;
+    return (void *)(uintptr_t)(ucx_trampolines + UCX_TRAMPOLINE_BYTES * slot);
+}
+
+/* Every bit of op_attr_mask that the header knows. The fields from reply_buffer on came later than the rest of the structure and are
+ * copied only when named. */
+#define UCX_KNOWN                                                                                                                      \
+    (UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |               \
+     UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_REPLY_BUFFER | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_RECV_INFO |          \
+     UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FLAG_NO_IMM_CMPL | UCP_OP_ATTR_FLAG_FAST_CMPL | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL |            \
+     UCP_OP_ATTR_FLAG_MULTI_SEND)
+#define UCX_LATER (UCP_OP_ATTR_FIELD_REPLY_BUFFER | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_RECV_INFO | UCP_OP_ATTR_FIELD_MEMH)
+
+void ucx_copy_later(ucp_request_param_t *copy, const ucp_request_param_t *param);
+
+/* ucx_track for the nbx forms: returns param, or copy with the callback replaced. */
+UCX_INLINE const ucp_request_param_t *ucx_track_nbx(struct ucx_call *c, unsigned event, const ucp_request_param_t *param, ucp_request_param_t *copy)
+{
+    uint32_t mask = param->op_attr_mask;
+    if (st_unlikely(mask & ~UCX_KNOWN))
+        return param;
+    void *mine = ucx_track(c, event, mask & UCP_OP_ATTR_FIELD_CALLBACK ? (void *)param->cb.send : NULL);
+    if (st_unlikely(!c->slot))
+        return param;
+    __builtin_memcpy(copy, param, offsetof(ucp_request_param_t, reply_buffer));
+    if (st_unlikely(mask & UCX_LATER))
+        ucx_copy_later(copy, param);
+    if (event == ST_EV_UCP_TAG_RECV && !(mask & UCP_OP_ATTR_FLAG_NO_IMM_CMPL) && st_likely(ucx_thread.depth < UCX_FRAMES)) {
+        if (!(mask & UCP_OP_ATTR_FIELD_RECV_INFO)) {
+            ucp_tag_recv_info_t *info = &ucx_thread.frames[ucx_thread.depth].info;
+            info->length = info->sender_tag = ~0ull;
+            mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+            copy->recv_info.tag_info = info;
+        }
+        c->info = copy->recv_info.tag_info;
+        c->before = *c->info;
+    }
+    copy->op_attr_mask = mask | UCP_OP_ATTR_FIELD_CALLBACK;
+    copy->cb.send = (ucp_send_nbx_callback_t)mine;
+    return copy;
+}
+
+/* Gives back the slot of a call whose callback will not run. recorded: with the request's id. */
+UCX_INLINE void ucx_untrack(struct ucx_call *c, bool recorded)
+{
+    struct ucx_thread *me = &ucx_thread;
+    if (!c->slot || c->frame->done)
+        return;
+    ucx_slot_put(me, c->slot);
+    if (!recorded && me->next_id == c->id + 1)
+        me->next_id = c->id; /* so that the ids of requests that were pending stay in step */
+}
+
 /* Frees the slots of requests that end with their worker. */
 void ucx_drop_worker(struct st_object *worker);
 
@@ -186,6 +282,57 @@ static inline ucs_status_ptr_t ucx_carry(struct ucx_call *outer, ucs_status_ptr_
     outer->carried = true;
     return outer->result = result;
 }
+
+/* ---- the end of a hook ------------------------------------------------------------------------------------------------------- */
+
+/* Records what the mode asks for of an accepted request, and counts it. status: ST_UCP_RESULT_... */
+UCX_INLINE void ucx_record(struct ucx_call *c, unsigned event, unsigned api, unsigned status)
+{
+    if (st_likely(st_mode == ST_FULL))
+        st_rec_ucp_request(c->t, c->begin, event, c->object, c->bytes, c->tag, c->mask, c->local, c->remote, c->rkey,
+                           status == ST_UCP_RESULT_PENDING ? c->id : 0, status, api, st_clock() - c->begin);
+    else if (st_mode == ST_SIMPLE)
+        st_rec_call(c->t, c->begin, ST_EV_UCP_CALL, c->object, event, 1, c->bytes, 0, st_clock() - c->begin);
+    st_count(c->t, c->object, event, c->bytes, 1);
+    if (status == ST_UCP_RESULT_DONE)
+        st_count(c->t, c->object, ST_EV_UCP_COMPLETION, 0, 0);
+}
+
+/* Records a completion (full mode) and counts it. */
+void ucx_complete(struct st_thread *t, struct st_object *o, uint64_t time, uint64_t id, uint64_t bytes, uint64_t tag, int status);
+
+/* A receive that was complete on return, and UCX says (1.13 does not) what it has got from which tag: a completion holds it. */
+void ucx_received(struct ucx_call *c);
+
+/* The rest of a hook, from the return of its real function on: records and counts the call when it was accepted, and leaves. Each returns
+ * its result. */
+UCX_INLINE ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, unsigned event, unsigned api, ucs_status_ptr_t result)
+{
+    if (st_unlikely(!ucx_end(c) || UCS_PTR_IS_ERR(result))) {
+        ucx_untrack(c, false);
+    } else if (event == ST_EV_UCP_TAG_RECV && c->info && !result && __builtin_memcmp(c->info, &c->before, sizeof c->before)) {
+        ucx_received(c);
+    } else {
+        ucx_record(c, event, api, !result ? ST_UCP_RESULT_DONE : c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
+        if (!result)
+            ucx_untrack(c, false);
+        else if (st_unlikely(c->frame->done))
+            ucx_complete(c->t, c->object, c->frame->time, c->id, c->frame->bytes, c->frame->tag, c->frame->status);
+    }
+    ucx_leave(c->t);
+    return result;
+}
+
+UCX_INLINE ucs_status_t ucx_finish_status(struct ucx_call *c, unsigned event, unsigned api, ucs_status_t status)
+{
+    if (st_likely(ucx_end(c) && status >= 0))
+        ucx_record(c, event, api, status == UCS_OK ? ST_UCP_RESULT_DONE : ST_UCP_RESULT_IMPLICIT);
+    ucx_leave(c->t);
+    return status;
+}
+
+/* For an nbr call. done: whether UCS_OK says that the request is complete. */
+ucs_status_t ucx_finish_carried(struct ucx_call *c, ucs_status_t status, bool done);
 
 /* ---- objects ----------------------------------------------------------------------------------------------------------------- */
 
@@ -206,13 +353,6 @@ static inline struct st_object *ucx_worker(ucp_worker_h worker)
     return st_likely(o->id) ? o : ucx_new_worker(worker);
 }
 
-/* State that a forked child starts afresh. */
-struct ucx_state {
-    uint32_t generation; /* 0: to be set. Slots of another generation belong to a parent */
-    uint32_t version_defined;
-};
-extern struct ucx_state *ucx_state;
-/* Sets up what is missing: at the first use in a process, and in a forked child. */
-void ucx_state_init(void);
+#pragma GCC visibility pop
 
 #endif

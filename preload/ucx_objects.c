@@ -5,16 +5,16 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ADDRESS_BYTES 512  /* read of an address whose length is not known */
 #define ADDRESS_WHOLE 8192 /* longest raw field of a definition */
 
 static void define_version(void)
 {
-    ucx_state_init();
-    if (ucx_state->version_defined)
+    static pid_t defined; /* a forked child has a file of its own */
+    if (__atomic_exchange_n(&defined, getpid(), __ATOMIC_RELAXED) == getpid())
         return;
-    ucx_state->version_defined = 1;
     const char *(*version)(void) = (const char *(*)(void))st_next("ucp_get_version_string", NULL);
     if (version)
         st_def_ucp_version(version());
@@ -36,23 +36,23 @@ struct st_object *ucx_new_worker(ucp_worker_h worker) { return new_worker(worker
 ucs_status_t ucp_worker_create(ucp_context_h context, const ucp_worker_params_t *params, ucp_worker_h *worker_p)
 {
     UCX_REAL(ucp_worker_create);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(context, params, worker_p);
     ucx_begin(&c);
     ucs_status_t status = real(context, params, worker_p);
-    ucx_end();
+    ucx_end(&c);
     if (status == UCS_OK)
         new_worker(*worker_p, (uintptr_t)context);
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return status;
 }
 
 void ucp_worker_destroy(ucp_worker_h worker)
 {
     UCX_REAL(ucp_worker_destroy);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c)) {
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t) {
         real(worker);
         return;
     }
@@ -61,12 +61,12 @@ void ucp_worker_destroy(ucp_worker_h worker)
     st_object_forget(ST_KIND_WORKER, (uintptr_t)worker);
     ucx_begin(&c);
     real(worker);
-    ucx_end();
+    ucx_end(&c);
     if (o->id) {
         ucx_drop_worker(o);
         st_object_end(o);
     }
-    ucx_leave(&c);
+    ucx_leave(c.t);
 }
 
 static void define_address(ucp_worker_h worker, const void *address, size_t length)
@@ -84,30 +84,30 @@ static void define_address(ucp_worker_h worker, const void *address, size_t leng
 ucs_status_t ucp_worker_get_address(ucp_worker_h worker, ucp_address_t **address_p, size_t *address_length_p)
 {
     UCX_REAL(ucp_worker_get_address);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(worker, address_p, address_length_p);
     ucx_begin(&c);
     ucs_status_t status = real(worker, address_p, address_length_p);
-    ucx_end();
+    ucx_end(&c);
     if (status == UCS_OK)
         define_address(worker, *address_p, *address_length_p);
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return status;
 }
 
 ucs_status_t ucp_worker_query(ucp_worker_h worker, ucp_worker_attr_t *attr)
 {
     UCX_REAL(ucp_worker_query);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(worker, attr);
     ucx_begin(&c);
     ucs_status_t status = real(worker, attr);
-    ucx_end();
+    ucx_end(&c);
     if (status == UCS_OK && attr->field_mask & UCP_WORKER_ATTR_FIELD_ADDRESS)
         define_address(worker, attr->address, attr->address_length);
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return status;
 }
 
@@ -148,12 +148,12 @@ static void requester_name(char *to, size_t size, ucp_conn_request_h request)
 ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params, ucp_ep_h *ep_p)
 {
     UCX_REAL(ucp_ep_create);
-    struct ucx_call c = {0};
+    struct ucx_call c = {.t = ucx_enter()};
     uint8_t address[ADDRESS_BYTES];
     size_t length = 0;
     char name[96] = "";
     unsigned source = ST_UCP_ENDPOINT_SOURCE_UNKNOWN;
-    if (!ucx_enter(&c))
+    if (!c.t)
         return real(worker, params, ep_p);
     uint64_t mask = params->field_mask;
     if (mask & UCP_EP_PARAM_FIELD_CONN_REQUEST) {
@@ -168,7 +168,7 @@ ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params, u
     }
     ucx_begin(&c);
     ucs_status_t status = real(worker, params, ep_p);
-    ucx_end();
+    ucx_end(&c);
     if (status == UCS_OK) {
         struct st_object *w = ucx_worker(worker), *o = st_object_new(ST_KIND_ENDPOINT, (uintptr_t)*ep_p);
         if (o->id) {
@@ -176,7 +176,7 @@ ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params, u
             st_def_ucp_endpoint(o->id, w->id, source, address, length, name);
         }
     }
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return status;
 }
 
@@ -202,60 +202,60 @@ static void closed(struct st_object *o, ucp_ep_h ep, bool accepted)
 ucs_status_ptr_t ucp_ep_close_nb(ucp_ep_h ep, unsigned mode)
 {
     UCX_REAL(ucp_ep_close_nb);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(ep, mode);
     struct st_object *o = closing(ep);
     ucx_begin(&c);
     ucs_status_ptr_t result = real(ep, mode);
-    ucx_end();
+    ucx_end(&c);
     closed(o, ep, !UCS_PTR_IS_ERR(result));
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return result;
 }
 
 ucs_status_ptr_t ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *param)
 {
     UCX_REAL(ucp_ep_close_nbx);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(ep, param);
     struct st_object *o = closing(ep);
     ucx_begin(&c);
     ucs_status_ptr_t result = real(ep, param);
-    ucx_end();
+    ucx_end(&c);
     closed(o, ep, !UCS_PTR_IS_ERR(result));
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return result;
 }
 
 ucs_status_ptr_t ucp_disconnect_nb(ucp_ep_h ep)
 {
     UCX_REAL(ucp_disconnect_nb);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c))
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t)
         return real(ep);
     struct st_object *o = closing(ep);
     ucx_begin(&c);
     ucs_status_ptr_t result = real(ep);
-    ucx_end();
+    ucx_end(&c);
     closed(o, ep, !UCS_PTR_IS_ERR(result));
-    ucx_leave(&c);
+    ucx_leave(c.t);
     return result;
 }
 
 void ucp_ep_destroy(ucp_ep_h ep)
 {
     UCX_REAL(ucp_ep_destroy);
-    struct ucx_call c = {0};
-    if (!ucx_enter(&c)) {
+    struct ucx_call c = {.t = ucx_enter()};
+    if (!c.t) {
         real(ep);
         return;
     }
     struct st_object *o = closing(ep);
     ucx_begin(&c);
     real(ep);
-    ucx_end();
+    ucx_end(&c);
     closed(o, ep, true);
-    ucx_leave(&c);
+    ucx_leave(c.t);
 }

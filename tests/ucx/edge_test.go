@@ -13,33 +13,34 @@ import (
 	"time"
 )
 
-// edgeClient builds testdata/edge.c with the library that stands in for libucp, and returns the program and the library's folder. libs go
-// before that library.
-func edgeClient(t *testing.T, flags []string, libs ...string) (client, dir string) {
+func compile(t *testing.T, cc string, args ...string) {
 	t.Helper()
-	dir = t.TempDir()
-	cc := func(args ...string) {
-		args = append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g"}, args...)
-		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	args = append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g"}, args...)
+	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	cc(append(flags, "-O2", "-shared", "-fPIC", "-Wl,-soname,libucp.so.0", "-o", dir+"/libucp.so.0", "testdata/fake.c", "-lpthread")...)
-	client = dir + "/edge"
+}
+
+// edgeClient builds testdata/edge.c with the library that stands in for libucp. libs go before that library.
+func edgeClient(t *testing.T, gcc string, flags []string, libs ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	compile(t, gcc, append(flags, "-O2", "-shared", "-fPIC", "-Wl,-soname,libucp.so.0", "-o", dir+"/libucp.so.0", "testdata/fake.c", "-lpthread")...)
+	client := dir + "/edge"
 	args := append(flags, "-O1", "-o", client, "testdata/edge.c")
 	args = append(args, libs...)
-	cc(append(args, dir+"/libucp.so.0", "-Wl,-rpath,"+dir, "-ldl", "-lpthread")...)
-	return client, dir
+	compile(t, gcc, append(args, dir+"/libucp.so.0", "-Wl,-rpath,"+dir, "-ldl", "-lpthread")...)
+	return client
 }
 
 var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "handles"}
 
-// edge runs a scenario in full mode and holds the captures to what the program printed.
-func edge(t *testing.T, s *session, client, scenario string, env ...string) {
+// edge runs a scenario of a client, the last word of its command line, in full mode and holds the captures to what it printed.
+func edge(t *testing.T, s *session, env []string, command ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c := s.command(ctx, env, client, scenario)
+	c := s.command(ctx, env, command[0], command[1:]...)
 	out, errors := &bytes.Buffer{}, &bytes.Buffer{}
 	c.Stdout, c.Stderr = out, errors
 	if err := c.Run(); err != nil {
@@ -84,15 +85,15 @@ func edge(t *testing.T, s *session, client, scenario string, env ...string) {
 
 func TestEdges(t *testing.T) {
 	build(t)
-	client, _ := edgeClient(t, nil)
+	client := edgeClient(t, "gcc", nil)
 	for _, scenario := range scenarios {
-		t.Run(scenario, func(t *testing.T) { edge(t, newSession(t, "full", false), client, scenario) })
+		t.Run(scenario, func(t *testing.T) { edge(t, newSession(t, "full", false), nil, client, scenario) })
 	}
 }
 
 // What the application sees is the same without us.
 func TestEdgesWithoutRecorder(t *testing.T) {
-	client, _ := edgeClient(t, nil)
+	client := edgeClient(t, "gcc", nil)
 	for _, scenario := range scenarios {
 		if scenario == "direct" || scenario == "full" { // the first learns of its completion only through us
 			continue
@@ -117,18 +118,16 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
-			args := append([]string{"-std=gnu11", "-O1", "-g", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
+			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
 			for _, f := range []string{"config", "crc", "file", "lookup", "object", "recorder", "ucx", "ucx_messages", "ucx_memory", "ucx_objects", "ucx_requests"} {
 				args = append(args, "../../preload/"+f+".c")
 			}
-			if out, err := exec.Command("gcc", append(args, "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			compile(t, "gcc", append(args, "-lpthread", "-ldl")...)
 			suppressions, err := filepath.Abs("testdata/tsan.supp")
 			if err != nil {
 				t.Fatal(err)
 			}
-			client, _ := edgeClient(t, flags, lib, "-Wl,-rpath,"+filepath.Dir(lib))
+			client := edgeClient(t, "gcc", flags, lib, "-Wl,-rpath,"+filepath.Dir(lib))
 			for _, scenario := range scenarios {
 				if scenario == "looked_up" || (name == "thread" && scenario == "fork") {
 					continue // the sanitizer's own dlsym is used; the thread sanitizer does not follow forks
@@ -136,9 +135,43 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 				t.Run(scenario, func(t *testing.T) {
 					s := newSession(t, "full", false)
 					s.preload = nil
-					edge(t, s, client, scenario, "TSAN_OPTIONS=halt_on_error=1 suppressions="+suppressions, "ASAN_OPTIONS=detect_leaks=0")
+					edge(t, s, []string{"TSAN_OPTIONS=halt_on_error=1 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"}, client, scenario)
 				})
 			}
+		})
+	}
+}
+
+// Trampolines, thread-local storage and the calling convention of another machine, under user-mode emulation.
+func TestEdgesOnAarch64(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIP aarch64: not part of the quick run")
+	}
+	build(t)
+	for _, tool := range []string{"aarch64-linux-gnu-gcc", "qemu-aarch64"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Fatalf("%s is not installed: run scripts/deps.sh test", tool)
+		}
+	}
+	out, err := exec.Command("make", "-C", "../..", "aarch64").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	recorder, err := filepath.Abs("../../build/aarch64/libsigmatrace.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := filepath.Join(t.TempDir(), "provider-ucx.so")
+	headers := []string{"-idirafter", "/usr/include"} // those of UCX are the same for all machines
+	compile(t, "aarch64-linux-gnu-gcc", append(headers, "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic",
+		"-Wl,--version-script,../../preload/ucx.map", "-o", lib, "../../preload/ucx.c", "../../preload/ucx_messages.c", "../../preload/ucx_memory.c",
+		"../../preload/ucx_objects.c", "../../preload/ucx_requests.c", recorder, "-Wl,-rpath,"+filepath.Dir(recorder), "-ldl", "-lpthread")...)
+	client := edgeClient(t, "aarch64-linux-gnu-gcc", headers)
+	for _, scenario := range scenarios {
+		t.Run(scenario, func(t *testing.T) {
+			s := newSession(t, "full", false)
+			s.preload = nil
+			edge(t, s, nil, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-E", "LD_PRELOAD="+recorder+":"+lib, client, scenario)
 		})
 	}
 }
