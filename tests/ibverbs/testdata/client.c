@@ -194,19 +194,19 @@ static void *storm_thread(void *arg)
 {
     struct ibv_qp **q = calloc((size_t)storm_size, sizeof *q);
     CHECK(q);
-    (void)arg;
+    uint64_t target = (uintptr_t)buffer + 32768 + 64 * (uintptr_t)arg; /* a thread's own: two writes to one place are a race */
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < storm_size; i++) {
             q[i] = make(IBV_QPT_RC, i % 2, 0);
             connect_rc(q[i], q[i]->qp_num, &self);
             struct ibv_sge s = {(uintptr_t)buffer, 16, mr->lkey};
             struct ibv_send_wr w = {.sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
-            w.wr.rdma.remote_addr = (uintptr_t)buffer + 32768;
+            w.wr.rdma.remote_addr = target;
             w.wr.rdma.rkey = mr->rkey;
             struct ibv_qp_ex *x = i % 2 ? ibv_qp_to_qp_ex(q[i]) : NULL;
             if (x) {
                 ibv_wr_start(x);
-                ibv_wr_rdma_write(x, mr->rkey, (uintptr_t)buffer + 32768);
+                ibv_wr_rdma_write(x, mr->rkey, target);
                 ibv_wr_set_sge(x, mr->lkey, (uintptr_t)buffer, 16);
                 CHECK(!ibv_wr_complete(x));
             } else {
@@ -226,7 +226,7 @@ static void storm(int threads, int size)
     pthread_t t[64];
     storm_size = size;
     for (int i = 0; i < threads; i++)
-        CHECK(!pthread_create(&t[i], NULL, storm_thread, NULL));
+        CHECK(!pthread_create(&t[i], NULL, storm_thread, (void *)(uintptr_t)i));
     for (int i = 0; i < threads; i++)
         CHECK(!pthread_join(t[i], NULL));
 }
