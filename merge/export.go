@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sigmatrace/sigmatrace/merge/chromejson"
 	"github.com/sigmatrace/sigmatrace/merge/perfetto"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
@@ -34,6 +35,7 @@ var DefaultExports = []string{"perfetto", "matrix"}
 var Exporters = []Exporter{
 	{"perfetto", "trace.pftrace", writePerfetto},
 	{"matrix", "matrix.json", writeMatrix},
+	{"json", "trace.json", writeJSON},
 }
 
 func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
@@ -41,6 +43,12 @@ func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions)
 	if err == nil {
 		m.opts.Log.Debug("trace written", "slices", stats.Slices, "bytes", stats.Bytes)
 	}
+	return err
+}
+
+// writeJSON writes the trace in the Chrome trace event format, for viewers that read nothing else.
+func writeJSON(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
+	_, err := chromejson.Write(ctx, w, m, chromejson.Options{Layers: o.Layers})
 	return err
 }
 
