@@ -12,15 +12,7 @@
 /* A poll that found nothing. */
 static void found_nothing(struct st_thread *t, struct ibv_cq *cq)
 {
-    struct st_object *o = cq_of(cq);
-    uint64_t now = st_clock();
-    if (t->polled != o || !t->empty_polls) {
-        st_flush_polls(t);
-        t->polled = o;
-        t->empty_first = now;
-    }
-    t->empty_polls++;
-    t->empty_last = now;
+    st_polls_empty(t, cq_of(cq), st_clock());
 }
 
 /* Of a failed request only its id, status and queue pair are told; the rest is recorded as 0. What a send-side completion does not
@@ -57,8 +49,7 @@ int hook_poll_cq(struct ibv_cq *cq, int entries, struct ibv_wc *wc)
     if (rc > 0) {
         struct st_object *o = cq_of(cq), *qp = st_unknown;
         uint64_t now = st_clock(), qpn = ~0ull;
-        if (t->empty_polls)
-            st_flush_polls(t);
+        st_polls_end(t, o);
         for (int i = 0; i < rc; i++) {
             if (wc[i].qp_num != qpn) {
                 qpn = wc[i].qp_num;
@@ -82,7 +73,7 @@ int hook_req_notify_cq(struct ibv_cq *cq, int solicited_only)
     if (t) {
         if (rc == 0 && st_mode == ST_FULL) {
             struct st_object *o = cq_of(cq);
-            st_flush_polls(t); /* what follows is a wait, not a poll */
+            st_polls_end(t, o); /* what follows is a wait, not a poll */
             st_rec_verbs_notify(t, now, ST_EV_VERBS_NOTIFY, o, !!solicited_only);
         }
         st_leave(t, ST_LAYER_VERBS);
@@ -136,8 +127,7 @@ static void polled(struct st_thread *t, struct ibv_cq_ex *cq, int rc, int first)
         struct st_object *o = cq_of(ibv_cq_ex_to_cq(cq)), *qp;
         struct ibv_wc wc;
         uint64_t now = st_clock();
-        if (t->empty_polls)
-            st_flush_polls(t);
+        st_polls_end(t, o);
         read_completion(cq, o, &wc, &qp);
         completed(t, now, o, qp, &wc, !first);
     } else if (rc == ENOENT && first && st_mode == ST_FULL) {

@@ -76,6 +76,7 @@ void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
 /* ---- process ----------------------------------------------------------------------------------------------------------------- */
 
 static void thread_ended(void *state);
+static void polls_flush_all(struct st_thread *t);
 
 /* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. */
 static int process_start(void)
@@ -121,6 +122,8 @@ __attribute__((destructor)) static void finish(void)
     if (!p || !p->ready)
         return;
     int saved = errno;
+    if (st_self->ready)
+        polls_flush_all(st_self);
     st_clock_pair();
     p->header->end_realtime_ns = st_realtime();
     if (p->written) {
@@ -138,6 +141,13 @@ __attribute__((destructor)) static void finish(void)
 
 /* ---- threads ----------------------------------------------------------------------------------------------------------------- */
 
+static void polls_flush_all(struct st_thread *t)
+{
+    for (struct st_polls *r = t->polls; r < t->polls + ST_POLLED; r++)
+        if (r->count)
+            st_polls_flush(t, r);
+}
+
 static void thread_ended(void *state)
 {
     struct st_thread *t = state;
@@ -145,7 +155,7 @@ static void thread_ended(void *state)
     if (!t->ready || !p || !p->ready || st_self != t)
         return;
     memset(t->gate, 0, sizeof t->gate);
-    st_flush_polls(t);
+    polls_flush_all(t);
     st_self = &closed;
     st_lock();
     t->next = p->idle;
@@ -443,11 +453,11 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
     __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
 }
 
-void st_flush_polls(struct st_thread *t)
+void st_polls_flush(struct st_thread *t, struct st_polls *run)
 {
-    if (!t->empty_polls)
-        return;
-    uint64_t n = t->empty_polls;
-    t->empty_polls = 0;
-    st_rec_verbs_empty_polls(t, t->empty_first, ST_EV_VERBS_EMPTY_POLLS, t->polled, n, t->empty_last - t->empty_first);
+    uint64_t n = run->count;
+    run->count = 0;
+    /* the queue may have ended, and its object be another's by now */
+    struct st_object *o = run->queue->id == run->id ? run->queue : st_unknown;
+    st_rec_verbs_empty_polls(t, run->first, ST_EV_VERBS_EMPTY_POLLS, o, n, run->last - run->first);
 }

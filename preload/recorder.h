@@ -51,6 +51,15 @@ struct st_slot {
     uint64_t candidate[ST_FIELDS];
 };
 
+/* A run of polls that found nothing on one queue. */
+struct st_polls {
+    struct st_object *queue;
+    uint32_t id;
+    uint64_t count, first, last;
+};
+#define ST_POLLED 8
+#define ST_POLLS_LONGEST (1u << 24) /* ticks: a longer run is recorded in pieces */
+
 /* A thread's recording state. */
 struct st_thread {
     uint8_t gate[ST_LAYERS]; /* 1: the next call of this layer is recorded. 0: inside a hook, or this state is not ready */
@@ -64,9 +73,7 @@ struct st_thread {
     uint8_t slot_of[ST_EVENT_IDS][ST_WAYS]; /* 1 + slot, 0: none */
     struct st_slot slots[ST_SLOTS + 1];     /* [0] never matches: no object has its next[0] */
     uint32_t slots_used;
-    /* run of empty polls, flushed by st_flush_polls */
-    struct st_object *polled;
-    uint64_t empty_polls, empty_first, empty_last;
+    struct st_polls polls[ST_POLLED]; /* open runs of empty polls, by the queue's id */
     /* slow-path state */
     uint32_t sequence;
     uint32_t evict;
@@ -216,8 +223,31 @@ struct st_raw {
 
 /* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. */
 ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v);
-/* Writes the run of empty polls that t holds, if any. Call before recording a completion and when the queue changes. */
-ST_PUBLIC void st_flush_polls(struct st_thread *t);
+/* Records an open run of empty polls and ends it. */
+ST_PUBLIC void st_polls_flush(struct st_thread *t, struct st_polls *run);
+
+/* Counts a poll of queue that found nothing. Programs poll several queues in turn: each has a run of its own. */
+static inline void st_polls_empty(struct st_thread *t, struct st_object *queue, uint64_t now)
+{
+    struct st_polls *r = &t->polls[queue->id % ST_POLLED];
+    if (st_unlikely(!r->count || r->id != queue->id || now - r->first > ST_POLLS_LONGEST)) {
+        if (r->count)
+            st_polls_flush(t, r);
+        r->queue = queue;
+        r->id = queue->id;
+        r->first = now;
+    }
+    r->count++;
+    r->last = now;
+}
+
+/* Ends the run of queue, if there is one: call before recording what a poll found, and when the queue is armed or ends. */
+static inline void st_polls_end(struct st_thread *t, struct st_object *queue)
+{
+    struct st_polls *r = &t->polls[queue->id % ST_POLLED];
+    if (r->count && r->id == queue->id)
+        st_polls_flush(t, r);
+}
 
 struct st_definition {
     uint8_t *buffer; /* NULL: nowhere to write */
