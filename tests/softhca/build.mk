@@ -69,11 +69,11 @@ $(SH)/mpi_check: $(SOFTHCA)/clients/mpi_check.c
 	@mkdir -p $(@D)
 	OMPI_CC="$(CC)" mpicc $(CWARN) -O2 -g -o $@ $<
 
-# The adapter and verbs_check in one program under the address and undefined
+# The adapter and verbs_check in one program under the address, leak and undefined
 # behaviour sanitizers.
 .PHONY: softhca-asan softhca-test
 softhca-asan: $(SH)/verbs_check-asan
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 $<
+	UBSAN_OPTIONS=halt_on_error=1 $<
 
 $(SH)/verbs_check-asan: $(SH_CHECK) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(wildcard $(SOFTHCA)/*.h $(SOFTHCA)/clients/*.h)
 	@mkdir -p $(@D)

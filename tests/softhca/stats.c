@@ -84,6 +84,10 @@ void stats_flushed(void)
 
 void stats_reset(void)
 {
+	for (struct qp_stats *s = count.queue_pairs, *next; s; s = next) {
+		next = s->next;
+		free(s);
+	}
 	memset(&count, 0, sizeof count);
 }
 
