@@ -243,8 +243,14 @@ func (rec *recorded) read(f *capture.File) error {
 	rec.lost += f.Live().LostEvents
 	err := f.Aggregates(func(a *capture.Aggregate) error {
 		e := c.Event(a.Event)
-		if e == nil || nameOf(e) == "" {
+		if e == nil {
 			return fmt.Errorf("aggregate of event %d", a.Event)
+		}
+		if e.Layer != "verbs" {
+			return nil
+		}
+		if nameOf(e) == "" {
+			return fmt.Errorf("aggregate of event %s", e.Name)
 		}
 		rec.tables.add(nameOf(e), a.Count, a.Bytes)
 		return nil
@@ -284,8 +290,11 @@ func (rec *recorded) read(f *capture.File) error {
 			if ev.ID == 0 {
 				continue
 			}
-			rec.list = append(rec.list, ev)
 			e := c.Event(ev.ID)
+			if e.Layer != "verbs" {
+				continue
+			}
+			rec.list = append(rec.list, ev)
 			switch name := nameOf(e); {
 			case e.Name == "verbs_call":
 				rec.calls.Count += ev.Fields[e.Layout.FieldIndex("requests")]

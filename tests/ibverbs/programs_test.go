@@ -113,6 +113,40 @@ func TestUCX(t *testing.T) {
 	}
 }
 
+// Open MPI over UCX over verbs with both providers: what each rank does at the verbs layer, beside the same messages at the UCP layer.
+func TestOpenMPI(t *testing.T) {
+	need(t, "mpirun")
+	if _, err := os.Stat("/dev/infiniband/uverbs0"); err != nil {
+		t.Skip("UCX looks for the device node /dev/infiniband/uverbs0, and there is none")
+	}
+	for _, mode := range modes {
+		if testing.Short() && mode != "full" {
+			continue
+		}
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, mode)
+			preload := strings.Join([]string{built(t, "tests/count-verbs.so"), built(t, "lib/sigmatrace/libsigmatrace.so"), built(t, "lib/sigmatrace/provider-ucx.so"),
+				built(t, "lib/sigmatrace/provider-ibverbs.so")}, ":")
+			r.env = append(r.env, "LD_PRELOAD=", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "UCX_TLS=rc_v,self", "UCX_NET_DEVICES=mlx5_0:1")
+			args := strings.Fields("mpirun --oversubscribe -np 4 --mca plm isolated --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca btl ^openib --mca osc ucx")
+			for _, name := range []string{"UCX_TLS", "UCX_NET_DEVICES", "SIGMATRACE_CONFIG", "LD_LIBRARY_PATH", "SOFTHCA_SHM", "SOFTHCA_STATS", "COUNT_OUT", "LD_PRELOAD=" + preload} {
+				args = append(args, "-x", name)
+			}
+			out := r.run(append(args, built(t, "tests/mpi-app"), "-n", "5")...)
+			if !strings.Contains(out, "mpi-app ok 4 5") {
+				t.Errorf("the program did not verify:\n%s", out)
+			}
+			rec := r.compare(mode)
+			if rec.files != 4 {
+				t.Errorf("%d captures of 4 ranks", rec.files)
+			}
+			if rec.tables["send"].Count == 0 || rec.tables["read"].Bytes == 0 {
+				t.Errorf("no traffic over verbs: %v", rec.tables)
+			}
+		})
+	}
+}
+
 // With no device there is nothing to record: no capture, and the same output and status as without us.
 func TestNoDevice(t *testing.T) {
 	for _, args := range [][]string{{"ibv_devices"}, {"ibv_devinfo"}, {"ib_write_bw", "-n", "5"}, {built(t, "tests/verbs-client")}, {built(t, "tests/dlv-client")}, {"true"}} {
