@@ -157,11 +157,49 @@ func (s *Source) partOf(at place) int {
 
 // window holds what reading a partition takes; it is used again and again.
 type window struct {
-	arena  []ops.Op
-	refs   []order.Ref
-	out    []ops.Op
-	sorter order.Sorter
+	merger  order.Merger[ops.Op]
+	inputs  []order.Input[ops.Op]
+	readers []*spill.Reader // not in use
+	out     []ops.Op
+}
+
+// blockStream is what of a block belongs to a partition.
+type blockStream struct {
+	s      *Source
+	w      *window
+	b      blockRef
+	from   place
+	end    *place
 	reader *spill.Reader
+}
+
+// Next implements order.Stream.
+func (b *blockStream) Next(op *ops.Op) (bool, error) {
+	if b.reader == nil {
+		if n := len(b.w.readers); n > 0 {
+			b.reader, b.w.readers = b.w.readers[n-1], b.w.readers[:n-1]
+		} else {
+			b.reader = spill.NewReader(b.s.file, b.s.cat)
+		}
+		if err := b.reader.Open(b.b.block); err != nil {
+			return false, err
+		}
+	}
+	for {
+		ok, err := b.reader.Next(op)
+		if err != nil {
+			return false, err
+		}
+		op.Process = b.b.process
+		if ok && placeOf(op).compare(b.from) < 0 {
+			continue
+		}
+		if !ok || (b.end != nil && placeOf(op).compare(*b.end) >= 0) {
+			b.w.readers = append(b.w.readers, b.reader)
+			return false, nil
+		}
+		return true, nil
+	}
 }
 
 // Partition calls fn with the operations of partition i in order.
@@ -177,76 +215,72 @@ func (s *Source) Partition(ctx context.Context, i int, fn func([]ops.Op) error) 
 	}
 	w, _ := s.pool.Get().(*window)
 	if w == nil {
-		w = &window{reader: spill.NewReader(s.file, s.cat)}
+		w = &window{merger: order.Merger[ops.Op]{
+			Time: func(op *ops.Op) int64 { return op.Post },
+			Tie:  func(a, b *ops.Op) int { return placeOf(a).compare(placeOf(b)) },
+		}}
 	}
 	defer s.pool.Put(w)
-	if err := s.load(ctx, i, w); err != nil {
-		return err
-	}
 	from, err := s.flows.Search(func(r *match.Result) bool { return placeOfResult(r).compare(s.cuts[i]) >= 0 })
 	if err != nil {
 		return err
 	}
-	flows := s.flows.From(from)
-	more, err := flows.Next()
+	j := joiner{s: s, flows: s.flows.From(from)}
+	if j.more, err = j.flows.Next(); err != nil {
+		return err
+	}
+	var end *place
+	if i+1 < len(s.cuts) {
+		end = &s.cuts[i+1]
+	}
+	w.inputs = w.inputs[:0]
+	for _, b := range s.parts[i] {
+		in := order.Input[ops.Op]{From: max(b.block.First.Post, s.cuts[i].post), Stream: &blockStream{s: s, w: w, b: b, from: s.cuts[i], end: end}}
+		w.inputs = append(w.inputs, in)
+	}
+	w.out = w.out[:0]
+	hand := func() error {
+		defer func() { w.out = w.out[:0] }()
+		if err := ctx.Err(); err != nil || len(w.out) == 0 {
+			return err
+		}
+		return fn(w.out)
+	}
+	err = w.merger.Merge(w.inputs, func(op *ops.Op) error {
+		w.out = append(w.out, *op)
+		if err := j.complete(&w.out[len(w.out)-1]); err != nil || len(w.out) < sliceOps {
+			return err
+		}
+		return hand()
+	})
 	if err != nil {
 		return err
 	}
-	for start := 0; start < len(w.refs); start += sliceOps {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		w.out = w.out[:0]
-		for _, r := range w.refs[start:min(start+sliceOps, len(w.refs))] {
-			w.out = append(w.out, w.arena[r.At])
-			op := &w.out[len(w.out)-1]
-			at := placeOf(op)
-			for more && placeOfResult(&flows.Value).compare(at) < 0 {
-				if more, err = flows.Next(); err != nil {
-					return err
-				}
-			}
-			var result *match.Result
-			if more && placeOfResult(&flows.Value) == at {
-				result = &flows.Value
-			}
-			s.complete(op, result)
-		}
-		if err := fn(w.out); err != nil {
-			return err
-		}
-	}
-	return nil
+	return hand()
 }
 
 func placeOfResult(r *match.Result) place { return place{r.Post, r.Process, r.Thread, r.Sequence} }
 
-// load reads the blocks of a partition and sorts what belongs to it.
-func (s *Source) load(ctx context.Context, i int, w *window) error {
-	w.arena, w.refs = w.arena[:0], w.refs[:0]
-	for _, b := range s.parts[i] {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		start := len(w.arena)
+// joiner walks over the results of matching beside the operations: both are in the same order.
+type joiner struct {
+	s     *Source
+	flows *spill.Cursor[match.Result, *match.Result]
+	more  bool
+}
+
+func (j *joiner) complete(op *ops.Op) error {
+	at := placeOf(op)
+	for j.more && placeOfResult(&j.flows.Value).compare(at) < 0 {
 		var err error
-		if w.arena, err = w.reader.Read(b.block, w.arena); err != nil {
+		if j.more, err = j.flows.Next(); err != nil {
 			return err
 		}
-		// Blocks reach over cuts: what belongs to a neighbour goes.
-		kept := w.arena[:start]
-		for j := start; j < len(w.arena); j++ {
-			op := &w.arena[j]
-			op.Process = b.process
-			if at := placeOf(op); at.compare(s.cuts[i]) < 0 || (i+1 < len(s.cuts) && at.compare(s.cuts[i+1]) >= 0) {
-				continue
-			}
-			w.refs = append(w.refs, order.Ref{Post: op.Post, At: uint32(len(kept))})
-			kept = append(kept, *op)
-		}
-		w.arena = kept
 	}
-	w.sorter.Sort(w.refs, func(a, b uint32) int { return placeOf(&w.arena[a]).compare(placeOf(&w.arena[b])) })
+	if j.more && placeOfResult(&j.flows.Value) == at {
+		j.s.complete(op, &j.flows.Value)
+	} else {
+		j.s.complete(op, nil)
+	}
 	return nil
 }
 

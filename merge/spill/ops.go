@@ -131,11 +131,14 @@ func (w *Writer) flush(b *buffer) error {
 	return w.file.write(w.out, base)
 }
 
-// Reader reads blocks. It keeps a buffer; use one for each goroutine.
+// Reader reads one block after another. It keeps its buffers.
 type Reader struct {
 	file    *File
 	decoder opCoder
 	buf     []byte
+	left    []byte
+	count   uint32
+	offset  int64
 }
 
 // NewReader makes a reader of the blocks written to file.
@@ -143,25 +146,28 @@ func NewReader(file *File, c *catalogue.Catalogue) *Reader {
 	return &Reader{file: file, decoder: newCoder(c)}
 }
 
-// Read appends the operations of a block to dst.
-func (r *Reader) Read(b *Block, dst []ops.Op) ([]ops.Op, error) {
+// Open starts on a block.
+func (r *Reader) Open(b *Block) error {
 	if cap(r.buf) < int(b.length) {
 		r.buf = make([]byte, b.length+b.length/2)
 	}
-	buf := r.buf[:b.length]
-	if err := r.file.read(buf, b.offset); err != nil {
-		return dst, err
-	}
+	r.left, r.count, r.offset = r.buf[:b.length], b.Count, b.offset
 	r.decoder.reset()
-	for range b.Count {
-		dst = append(dst, ops.Op{})
-		n := r.decoder.read(buf, &dst[len(dst)-1])
-		if n <= 0 {
-			return dst, fmt.Errorf("reading the merge's temporary file: a block at %d does not decode", b.offset)
-		}
-		buf = buf[n:]
+	return r.file.read(r.left, b.offset)
+}
+
+// Next reads the block's next operation into op, which must not be in use otherwise. It returns false at the block's end.
+func (r *Reader) Next(op *ops.Op) (bool, error) {
+	if r.count == 0 {
+		return false, nil
 	}
-	return dst, nil
+	r.count--
+	n := r.decoder.read(r.left, op)
+	if n <= 0 {
+		return false, fmt.Errorf("reading the merge's temporary file: a block at %d does not decode", r.offset)
+	}
+	r.left = r.left[n:]
+	return true, nil
 }
 
 // opCoder writes operations as differences from the one before, fields from the last operation of the same event.
@@ -220,6 +226,7 @@ func (k *opCoder) append(b []byte, op *ops.Op) []byte {
 
 // read decodes one operation and returns its length, 0 or less where buf does not hold one.
 func (k *opCoder) read(buf []byte, op *ops.Op) int {
+	*op = ops.Op{}
 	pos, bad := 0, false
 	u := func() uint64 {
 		v, n := binary.Uvarint(buf[pos:])
