@@ -56,7 +56,7 @@ var Keys = []Key{
 	{Name: "merge.at_job_end", Kind: Bool, Default: "true",
 		Doc: "Merge when the launched command has returned."},
 	{Name: "merge.exports", Kind: List, Default: "perfetto,matrix", Valid: []string{"perfetto", "matrix", "json"},
-		Doc: "What the merge writes: perfetto (trace.pftrace), matrix (matrix.json), json (every event, one JSON object a line)."},
+		Doc: "What the merge writes: perfetto (trace.pftrace), matrix (matrix.json), json (trace.json, the Chrome trace event format)."},
 	{Name: "merge.memory", Kind: Size, Default: "1073741824", Min: 64 << 20,
 		Doc: "Most memory that the merge may take, whatever the size of the captures."},
 	{Name: "merge.keep_captures", Kind: Bool, Default: "true",

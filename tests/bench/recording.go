@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 )
 
@@ -19,44 +21,50 @@ func (b *bench) compile(name string, flags ...string) (string, error) {
 	return out, err
 }
 
-// lttng starts a session daemon of its own in the scratch folder, with a session that keeps its events in memory (snapshot) or
-// writes them (write). stop ends both.
-func (b *bench) lttng(kind string) (env []string, stop func(), err error) {
-	home := filepath.Join(b.dir, "lttng-"+kind)
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		return nil, nil, err
-	}
-	env = []string{"LTTNG_HOME=" + home, "HOME=" + home}
-	pid := filepath.Join(home, "pid")
-	daemon := exec.CommandContext(b.ctx, "lttng-sessiond", "--background", "--no-kernel", "--pidfile", pid) // returns when it is ready
-	daemon.Env = append(os.Environ(), env...)
-	if err := daemon.Run(); err != nil { // its output goes nowhere: what stays behind would hold a pipe open
-		return nil, nil, fmt.Errorf("starting lttng-sessiond: %w", err)
-	}
-	stop = func() {
-		_, _ = b.command(env, "lttng", "destroy", "--all")
-		if text, err := os.ReadFile(pid); err == nil {
-			var n int
-			if _, err := fmt.Sscan(string(text), &n); err == nil {
-				if p, err := os.FindProcess(n); err == nil {
-					_ = p.Signal(os.Interrupt)
-				}
-			}
+// lttng runs fn with an LTTng session of the tracepoint: kept in memory (snapshot) or written to dir. It starts a session daemon
+// where none answers (as root there is one for the machine), and ends the one that it started.
+func (b *bench) lttng(dir string, snapshot bool, fn func() error) error {
+	env := []string{"LTTNG_HOME=" + b.dir}
+	if _, err := b.command(env, "lttng", "list"); err != nil {
+		pid := filepath.Join(b.dir, "sessiond.pid")
+		daemon := exec.CommandContext(b.ctx, "lttng-sessiond", "--background", "--no-kernel", "--pidfile", pid) // returns when it is ready
+		daemon.Env = append(os.Environ(), env...)
+		if err := daemon.Run(); err != nil { // its output goes nowhere: what stays behind would hold a pipe open
+			return fmt.Errorf("starting lttng-sessiond: %w", err)
 		}
+		defer endDaemon(pid)
 	}
-	create := []string{"lttng", "create", "bench", "-o", filepath.Join(home, "trace")}
-	if kind == "snapshot" {
+	create := []string{"lttng", "create", "sigmatrace-bench", "-o", dir}
+	if snapshot {
 		create = append(create, "--snapshot")
 	}
+	defer func() { _, _ = b.command(env, "lttng", "destroy", "sigmatrace-bench") }()
 	for _, c := range [][]string{create,
 		{"lttng", "enable-channel", "-u", "--subbuf-size", "4M", "--num-subbuf", "8", "c"},
 		{"lttng", "enable-event", "-u", "-c", "c", "sigmatrace_bench:*"}, {"lttng", "start"}} {
 		if _, err := b.command(env, c...); err != nil {
-			stop()
-			return nil, nil, err
+			return err
 		}
 	}
-	return env, stop, nil
+	return fn()
+}
+
+// endDaemon ends the daemon whose number is in a file, and waits until it has gone.
+func endDaemon(pidfile string) {
+	text, err := os.ReadFile(pidfile)
+	if err != nil {
+		return
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return
+	}
+	for i := range 100 {
+		if syscall.Kill(n, map[bool]syscall.Signal{true: syscall.SIGTERM, false: 0}[i == 0]) != nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 func size(dir string) (total int64) {
@@ -85,12 +93,6 @@ func recording(b *bench) error {
 	if err != nil {
 		return err
 	}
-	theirs, stop, err := b.lttng("snapshot")
-	if err != nil {
-		return err
-	}
-	defer stop()
-
 	one := func(what string) func(int) []string {
 		return func(n int) []string { return []string{encode, what, strconv.Itoa(n)} }
 	}
@@ -102,47 +104,30 @@ func recording(b *bench) error {
 	if err != nil {
 		return err
 	}
-	tracepoint, err := b.perEvent(theirs, 10000, 30000, nil, func(n int) []string { return []string{peer, strconv.Itoa(n)} })
+	const instructions = "valgrind --tool=callgrind encode record N"
+	b.print("encoder_instructions", record, "instructions/event", fixed, "fixed 104-byte record", instructions)
+	err = b.lttng(filepath.Join(b.dir, "lttng-snapshot"), true, func() error {
+		tracepoint, err := b.perEvent(nil, 10000, 30000, nil, func(n int) []string { return []string{peer, strconv.Itoa(n)} })
+		if err != nil {
+			return err
+		}
+		b.print("encoder_instructions_lttng", record, "instructions/event", tracepoint, "LTTng-UST tracepoint", instructions)
+		return b.times(ours, encode, peer)
+	})
 	if err != nil {
 		return err
 	}
-	command := "valgrind --tool=callgrind encode record N"
-	b.print("encoder_instructions", record, "instructions/event", fixed, "fixed 104-byte record", command)
-	b.print("encoder_instructions_lttng", record, "instructions/event", tracepoint, "LTTng-UST tracepoint", command)
-
-	var r, f, l, none []float64
-	for range 7 {
-		for _, m := range []struct {
-			to   *[]float64
-			env  []string
-			args []string
-		}{{&r, ours, one("record")(1000000)}, {&f, ours, one("fixed")(1000000)}, {&l, theirs, []string{peer, "300000"}}, {&none, ours, one("none")(1000000)}} {
-			v, err := b.number(m.env, m.args...)
-			if err != nil {
-				return err
-			}
-			*m.to = append(*m.to, v)
-		}
-	}
-	b.print("encoder_time", median(r), "ns/event", median(f), "fixed 104-byte record", "encode record 1000000")
-	b.print("encoder_time_lttng", median(r), "ns/event", median(l), "LTTng-UST tracepoint", "encode record 1000000")
-	b.print("clock_read_time", median(none), "ns/event", -1, "", "encode none 1000000")
 
 	// Bytes on disk of the same requests.
-	written, stopWritten, err := b.lttng("write")
+	const n = 200000
+	out := filepath.Join(b.dir, "lttng-written")
+	err = b.lttng(out, false, func() error {
+		_, err := b.number(nil, peer, strconv.Itoa(n))
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	defer stopWritten()
-	const n = 200000
-	if _, err := b.number(written, peer, strconv.Itoa(n)); err != nil {
-		return err
-	}
-	if _, err := b.command(written, "lttng", "stop"); err != nil {
-		return err
-	}
-	time.Sleep(100 * time.Millisecond)
-	disk := float64(size(filepath.Join(b.dir, "lttng-write", "trace"))) / n
 	env, err := b.profile("size", "full")
 	if err != nil {
 		return err
@@ -154,6 +139,32 @@ func recording(b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.print("encoder_bytes", bytes/events, "bytes/event", disk, "LTTng-UST trace on disk", "encode record "+strconv.Itoa(n))
+	b.print("encoder_bytes", bytes/events, "bytes/event", float64(size(out))/n, "LTTng-UST trace on disk", "encode record "+strconv.Itoa(n))
+	return nil
+}
+
+// times lets recording, its peers and the bare clock read take turns.
+func (b *bench) times(ours []string, encode, peer string) error {
+	var record, fixed, tracepoint, none []float64
+	for range 7 {
+		for _, m := range []struct {
+			to   *[]float64
+			env  []string
+			args []string
+		}{
+			{&record, ours, []string{encode, "record", "1000000"}}, {&fixed, ours, []string{encode, "fixed", "1000000"}},
+			{&tracepoint, nil, []string{peer, "300000"}}, {&none, ours, []string{encode, "none", "1000000"}},
+		} {
+			v, err := b.number(m.env, m.args...)
+			if err != nil {
+				return err
+			}
+			*m.to = append(*m.to, v)
+		}
+	}
+	const command = "encode record 1000000"
+	b.print("encoder_time", median(record), "ns/event", median(fixed), "fixed 104-byte record", command)
+	b.print("encoder_time_lttng", median(record), "ns/event", median(tracepoint), "LTTng-UST tracepoint", command)
+	b.print("clock_read_time", median(none), "ns/event", -1, "", "encode none 1000000")
 	return nil
 }
