@@ -14,8 +14,8 @@ type lanes struct {
 	low   int      // no word below it has a free lane
 }
 
-// take returns a lane for a request of time ns, false where all are taken.
-func (l *lanes) take(ns int64) (uint16, bool) {
+// take returns a lane for a request of time ns, false where limit lanes are made and none is free.
+func (l *lanes) take(ns int64, limit int) (uint16, bool) {
 	first := -1
 	for w := l.low; w < len(l.free); w++ {
 		if l.free[w] != 0 && first < 0 {
@@ -34,7 +34,7 @@ func (l *lanes) take(ns int64) (uint16, bool) {
 		l.low = len(l.free)
 	}
 	lane := len(l.ended)
-	if lane >= maxLanes {
+	if lane >= limit {
 		return 0, false
 	}
 	l.ended = append(l.ended, 0)

@@ -207,6 +207,9 @@ func (h *endHeap) Pop() any {
 	return last
 }
 
+// spareForFlushes is the room that is kept for what completes all the others.
+const spareForFlushes = 1024
+
 // post begins a request. ok is false where there is no room for it: the caller ends it with overflow.
 func (p *Pairer) post(ev *capture.Event, s *state, role ops.Role, bytes uint64) (int32, bool) {
 	i, e := p.slab.take()
@@ -217,10 +220,15 @@ func (p *Pairer) post(ev *capture.Event, s *state, role ops.Role, bytes uint64) 
 		Post: ns, Process: p.process.Index, Endpoint: s.object.Local, Thread: ev.Thread, Sequence: ev.Sequence, Event: ev.ID, Role: role,
 		Requests: 1, Bytes: bytes, Total: s.totals[role], Fields: ev.Fields,
 	}
-	if p.slab.count() > p.limit {
+	room := p.limit - p.slab.count()
+	spare := spareForFlushes
+	if ev.ID == catalogue.EventUcpFlush {
+		spare = 0
+	}
+	if room < min(spare, p.limit/2) {
 		return i, false
 	}
-	lane, ok := s.lanes.take(ns)
+	lane, ok := s.lanes.take(ns, maxLanes-spare)
 	if !ok {
 		return i, false
 	}
