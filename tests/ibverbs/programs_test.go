@@ -110,6 +110,18 @@ func TestUCX(t *testing.T) {
 	}
 }
 
+// With no other preload between us and UCX's plugin, whose libibverbs is not in the global scope.
+func TestUCXAlone(t *testing.T) {
+	need(t, "ucx_perftest")
+	r := newRig(t, "full")
+	r.env = append(r.env, "LD_PRELOAD="+strings.TrimPrefix(r.preload("ibverbs"), built(t, "tests/count-verbs.so")+":"), "UCX_TLS=rc_v", "UCX_NET_DEVICES=mlx5_0:1")
+	r.pair("ucx_perftest", "-t", "ucp_put_bw", "-n", "500", "-w", "50", "-s", "8192")
+	rec := r.recorded()
+	if got := rec.tables["write"]; got != rec.events["write"] || got.Count < 550 || got.Bytes < 8192*550 || got.Bytes%8192 != 0 {
+		t.Errorf("writes: tables %v, events %v", got, rec.events["write"])
+	}
+}
+
 // Open MPI over UCX over verbs with both providers: what each rank does at the verbs layer, beside the same messages at the UCP layer.
 func TestOpenMPI(t *testing.T) {
 	need(t, "mpirun")
