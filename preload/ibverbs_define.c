@@ -262,6 +262,8 @@ static void describe_qp(struct ibv_qp *qp, struct st_object *o, int signal_all, 
     o->flags = (uint16_t)flags;
     st_def_verbs_qp(o->id, device, pd_of(qp->pd)->id, qp->qp_num, qp->qp_type, send_cq->id, recv_cq->id, srq->id, !!signal_all, cap->max_send_wr, cap->max_recv_wr,
                     cap->max_inline_data);
+    if (!c)
+        st_def_verbs_blind(o->id, "its device was opened by a way that was not seen: requests and completions are not recorded");
     registry_lock();
     st_object_alias(o, ST_KIND_QPN, qpn_key(o, qp->qp_num));
     attach(send_cq, qp->qp_num);

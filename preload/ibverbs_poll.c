@@ -6,8 +6,15 @@
 #include <errno.h>
 #include <string.h>
 
-/* Opcodes that move data to this side: only for them does every driver fill byte_len. */
-#define SAYS_BYTES(opcode) ((opcode) >= IBV_WC_RECV || (1u << (opcode) & (1u << IBV_WC_RDMA_READ | 1u << IBV_WC_COMP_SWAP | 1u << IBV_WC_FETCH_ADD)))
+/* Completions of receives; and those that move data to this side, the only ones whose byte_len every driver fills. */
+static inline int is_receive(uint32_t opcode)
+{
+    return opcode == IBV_WC_RECV || opcode == IBV_WC_RECV_RDMA_WITH_IMM || opcode == IBV_WC_TM_RECV || opcode == IBV_WC_TM_NO_TAG;
+}
+static inline int says_bytes(uint32_t opcode)
+{
+    return is_receive(opcode) || opcode == IBV_WC_RDMA_READ || opcode == IBV_WC_COMP_SWAP || opcode == IBV_WC_FETCH_ADD;
+}
 
 /* A poll that found nothing. */
 static void found_nothing(struct st_thread *t, struct ibv_cq *cq)
@@ -22,9 +29,9 @@ static inline void completed(struct st_thread *t, uint64_t now, struct st_object
     uint32_t opcode = 0, bytes = 0, flags = 0, immediate = 0, source = 0;
     if (st_likely(wc->status == IBV_WC_SUCCESS)) {
         opcode = wc->opcode;
-        if (SAYS_BYTES(opcode))
+        if (says_bytes(opcode))
             bytes = wc->byte_len;
-        if (opcode >= IBV_WC_RECV) {
+        if (is_receive(opcode)) {
             flags = wc->wc_flags;
             if (flags & IBV_WC_WITH_IMM || opcode == IBV_WC_RECV_RDMA_WITH_IMM)
                 immediate = ntohl(wc->imm_data);
@@ -107,9 +114,9 @@ static void read_completion(struct ibv_cq_ex *cq, struct st_object *o, struct ib
     if (wc->status != IBV_WC_SUCCESS || !cq->read_opcode)
         return;
     wc->opcode = cq->read_opcode(cq);
-    if (SAYS_BYTES(wc->opcode) && cq->read_byte_len)
+    if (says_bytes(wc->opcode) && cq->read_byte_len)
         wc->byte_len = cq->read_byte_len(cq);
-    if (wc->opcode < IBV_WC_RECV)
+    if (!is_receive(wc->opcode))
         return;
     if (cq->read_wc_flags)
         wc->wc_flags = cq->read_wc_flags(cq);

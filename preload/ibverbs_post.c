@@ -211,8 +211,15 @@ static int post_list(struct st_thread *t, const struct context *c, struct ibv_qp
     return rc;
 }
 
-/* The commonest call: one request of at most one entry, recorded in full, on a queue pair that is known. opcode is a constant in each
- * use, so that what such a request does not have costs nothing. */
+/* The record of a posting call of one request in simple mode. */
+static __attribute__((noinline)) void call_of_one(struct st_thread *t, uint64_t begin, struct st_object *o, unsigned event, uint64_t bytes)
+{
+    if (st_mode == ST_SIMPLE)
+        st_rec_call(t, begin, ST_EV_VERBS_CALL, o, event, 1, bytes, 0, st_clock() - begin);
+}
+
+/* The commonest call: one request of one entry, on a queue pair that is known. opcode is a constant in each use, so that what such a
+ * request does not have costs nothing. */
 static inline __attribute__((always_inline)) int post_one(struct st_thread *t, struct st_object *o, struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad,
                                                           unsigned opcode)
 {
@@ -224,10 +231,14 @@ static inline __attribute__((always_inline)) int post_one(struct st_thread *t, s
     uint64_t now = st_clock();
     int rc = ((int (*)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **))o->user[USER_ORIGINAL])(qp, wr, bad);
     if (st_likely(rc == 0)) {
-        local_key = stored_key(&o->user[USER_LOCAL_KEY], local_key);
-        if (has & HAS_REMOTE)
-            remote_key = stored_key(&o->user[USER_REMOTE_KEY], remote_key);
-        st_rec_verbs_request(t, now, event, o, wr_id, bytes, opcode, flags | (o->flags & QP_SIGNAL_ALL), 1, local_address, local_key, remote_address, remote_key, immediate, 0);
+        if (st_likely(st_mode == ST_FULL)) {
+            local_key = stored_key(&o->user[USER_LOCAL_KEY], local_key);
+            if (has & HAS_REMOTE)
+                remote_key = stored_key(&o->user[USER_REMOTE_KEY], remote_key);
+            st_rec_verbs_request(t, now, event, o, wr_id, bytes, opcode, flags | (o->flags & QP_SIGNAL_ALL), 1, local_address, local_key, remote_address, remote_key, immediate, 0);
+        } else {
+            call_of_one(t, now, o, event, bytes);
+        }
         st_count(t, o, event, bytes, 1);
     }
     st_leave(t, ST_LAYER_VERBS);
@@ -247,7 +258,7 @@ static __attribute__((noinline)) int post_any(struct st_thread *t, struct ibv_qp
 int hook_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    if (st_likely(t && wr && !wr->next && wr->num_sge == 1 && st_mode == ST_FULL)) {
+    if (st_likely(t && wr && !wr->next && wr->num_sge == 1)) {
         struct st_object *o = st_find(ST_KIND_QP, (uintptr_t)qp);
         if (st_likely(o->flags & QP_PLAIN))
             switch (wr->opcode) {
@@ -337,20 +348,40 @@ static uint32_t receives_accepted(uint32_t from, int rc, struct ibv_recv_wr **ba
     return bad && i < n ? i : 0;
 }
 
+/* One receive of one entry, the commonest. */
+static inline __attribute__((always_inline)) void record_receive(struct st_thread *t, uint64_t begin, struct st_object *o, uint64_t wr_id, uint64_t bytes, uint64_t address, uint32_t key)
+{
+    if (st_mode == ST_FULL)
+        st_rec_verbs_receive(t, begin, ST_EV_VERBS_RECV, o, wr_id, bytes, 1, address, stored_key(&o->user[USER_LOCAL_KEY], key), 0);
+    else
+        call_of_one(t, begin, o, ST_EV_VERBS_RECV, bytes);
+    st_count(t, o, ST_EV_VERBS_RECV, bytes, 1);
+}
+
 int hook_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
     const struct context *c = context_of(qp->context);
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
     if (!t)
         return c->post_recv(qp, wr, bad);
-    uint32_t from = batch.used;
+    struct st_object *o = qp_of(qp);
     uint64_t begin = st_clock();
-    read_receives(qp, wr, most_recv_sges(qp_of(qp)));
-    int rc = c->post_recv(qp, wr, bad);
-    uint32_t n = receives_accepted(from, rc, bad);
-    if (n)
-        record_receives(t, begin, qp_of(qp), from, n);
-    batch_drop(qp, from);
+    int rc;
+    if (st_likely(wr && !wr->next && wr->num_sge == 1 && most_recv_sges(o))) {
+        uint64_t wr_id = wr->wr_id, bytes = wr->sg_list->length, address = wr->sg_list->addr;
+        uint32_t key = wr->sg_list->lkey;
+        rc = c->post_recv(qp, wr, bad);
+        if (st_likely(rc == 0))
+            record_receive(t, begin, o, wr_id, bytes, address, key);
+    } else {
+        uint32_t from = batch.used;
+        read_receives(qp, wr, most_recv_sges(o));
+        rc = c->post_recv(qp, wr, bad);
+        uint32_t n = receives_accepted(from, rc, bad);
+        if (n)
+            record_receives(t, begin, o, from, n);
+        batch_drop(qp, from);
+    }
     st_leave(t, ST_LAYER_VERBS);
     return rc;
 }
@@ -361,13 +392,14 @@ int hook_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_r
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
     if (!t)
         return c->post_srq_recv(srq, wr, bad);
+    struct st_object *o = srq_of(srq);
     uint32_t from = batch.used;
     uint64_t begin = st_clock();
-    read_receives(srq, wr, most_sges(srq_of(srq)));
+    read_receives(srq, wr, most_sges(o));
     int rc = c->post_srq_recv(srq, wr, bad);
     uint32_t n = receives_accepted(from, rc, bad);
     if (n)
-        record_receives(t, begin, srq_of(srq), from, n);
+        record_receives(t, begin, o, from, n);
     batch_drop((const void *)srq, from);
     st_leave(t, ST_LAYER_VERBS);
     return rc;

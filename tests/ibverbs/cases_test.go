@@ -69,11 +69,14 @@ func TestFields(t *testing.T) {
 	v := values(t, r.run(client(t), "fields"))
 	rec := r.compare("full")
 
-	mr := rec.find(t, "verbs_mr", "address", v["buffer"])
+	mr := rec1(t, rec, "verbs_mr")
 	device := rec.defs["verbs_device"][0]
 	a, b, u := rec.find(t, "verbs_qp", "qpn", v["a"]), rec.find(t, "verbs_qp", "qpn", v["b"]), rec.find(t, "verbs_qp", "qpn", v["u"])
 	cq, ah := rec.defs["verbs_cq"][0]["object"].(uint64), rec.defs["verbs_ah"][0]["object"].(uint64)
 	id := func(d map[string]any) uint64 { return d["object"].(uint64) }
+	if mr["address"] != v["buffer"] || mr["length"] != uint64(65536) || mr["access"] != uint64(15) {
+		t.Errorf("region: %v", mr)
+	}
 	key := mr["remote_key"].(uint64)
 	if key == v["rkey"] || key == 0 {
 		t.Errorf("the region's key is stored as it is: %d", key)
@@ -276,6 +279,27 @@ func TestNoLibrary(t *testing.T) {
 	}
 	if rec := r.recorded(); rec.files != 0 {
 		t.Errorf("%d captures", rec.files)
+	}
+}
+
+// Functions of the old interface, whose structures are others, are not ours; all others that a program may look up are.
+func TestVersions(t *testing.T) {
+	r := newRig(t, "full")
+	c := compile(t, filepath.Join(t.TempDir(), "versions"), "testdata/versions.c", "-ldl")
+	r.env = append(r.env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"), "LD_LIBRARY_PATH=")
+	ours := map[string]bool{"IBVERBS_1.0": false, "IBVERBS_1.1": true, "default": true, "IBVERBS_1.8": true, "IBVERBS_1.12": true}
+	out := r.run(c)
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			t.Fatalf("%q", line)
+		}
+		if strings.HasSuffix(f[2], "provider-ibverbs.so") != ours[f[1]] || f[2] == "none" {
+			t.Errorf("%s of version %s is in %s", f[0], f[1], f[2])
+		}
+	}
+	if n := strings.Count(out, "\n"); n != 9 {
+		t.Errorf("%d answers:\n%s", n, out)
 	}
 }
 

@@ -68,6 +68,16 @@ func newRig(t *testing.T, mode string, extra ...string) *rig {
 	return r
 }
 
+// preload is the list with these providers, and with what makes UCX believe that the device has a node in /dev.
+func (r *rig) preload(providers ...string) string {
+	r.t.Helper()
+	list := []string{built(r.t, "tests/count-verbs.so"), built(r.t, "softhca/softhca-node.so"), built(r.t, "lib/sigmatrace/libsigmatrace.so")}
+	for _, p := range providers {
+		list = append(list, built(r.t, "lib/sigmatrace/provider-"+p+".so"))
+	}
+	return strings.Join(list, ":")
+}
+
 func (r *rig) command(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	r.t.Cleanup(cancel)

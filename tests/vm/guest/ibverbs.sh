@@ -1,6 +1,6 @@
 #!/bin/bash
 # Provider ibverbs over the kernel's soft-RoCE and Debian's own libibverbs: totals of every mode equal what the counting preload saw.
-# rig: tests=15 limit=240
+# rig: tests=16 limit=240
 . "$(dirname "$0")/lib.sh" || exit 1
 lib=$B/lib/sigmatrace
 preload=$(counting verbs):$lib/libsigmatrace.so:$lib/provider-ibverbs.so
@@ -58,6 +58,8 @@ for mode in aggregate simple full; do
 	alone client-$mode $mode "$B/tests/verbs-client -d $DEV -g $GID -n 10"
 done
 alone dlvsym full "$B/tests/dlv-client -d $DEV -g $GID"
+# ibv_reg_mr registers by ibv_reg_mr_iova2, through another of our hooks.
+equal region-once "$("$B/bin/sigmatrace" dump --definitions "$run"/capture/*/*.capture | grep -c ' verbs_mr ')" 1
 
 # The kernel's list of queue pairs while a program is at work: the same numbers as the definitions.
 prepare burst full
