@@ -33,7 +33,7 @@ func edgeClient(t *testing.T, gcc string, flags []string, libs ...string) string
 	return client
 }
 
-var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "handles"}
+var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "freed", "handles"}
 
 // edge runs a scenario of a client, the last word of its command line, in full mode and holds the captures to what it printed.
 func edge(t *testing.T, s *session, env []string, command ...string) []*process {
@@ -60,6 +60,9 @@ func edge(t *testing.T, s *session, env []string, command ...string) []*process 
 		}
 		for _, c := range p.completions {
 			got["completions"]++
+			if r := p.byID[c.id]; r != nil && r.thread == c.thread && c.sequence < r.sequence {
+				got["early"]++
+			}
 			got["received"] += c.bytes
 			if c.err != 0 {
 				got["failed"]++
@@ -103,7 +106,7 @@ func TestEdges(t *testing.T) {
 func TestEdgesWithoutRecorder(t *testing.T) {
 	client := edgeClient(t, "gcc", nil)
 	for _, scenario := range scenarios {
-		if scenario == "direct" || scenario == "full" { // the first learns of its completion only through us
+		if scenario == "direct" || scenario == "freed" { // what completes there, completes through us
 			continue
 		}
 		t.Run(scenario, func(t *testing.T) {
