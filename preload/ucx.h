@@ -35,7 +35,7 @@
     X(ucp_atomic_swap32) X(ucp_atomic_swap64) X(ucp_atomic_cswap32) X(ucp_atomic_cswap64)                                              \
     X(ucp_ep_flush) X(ucp_ep_flush_nb) X(ucp_ep_flush_nbx) X(ucp_worker_flush) X(ucp_worker_flush_nb) X(ucp_worker_flush_nbx)          \
     X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_query)                                           \
-    X(ucp_ep_create) X(ucp_ep_close_nb) X(ucp_ep_close_nbx) X(ucp_ep_destroy) X(ucp_disconnect_nb)
+    X(ucp_request_free) X(ucp_ep_create) X(ucp_ep_close_nb) X(ucp_ep_close_nbx) X(ucp_ep_destroy) X(ucp_disconnect_nb)
 
 #define UCX_MEMBER(f) __typeof__(&f) f;
 struct ucx_real {
@@ -179,7 +179,8 @@ struct ucx_slot {
     struct st_object *object; /* NULL: free */
     struct st_thread *t;      /* posted it: a state that is not ready is that of a parent */
     uint64_t id;
-    uint16_t next; /* free list */
+    uint64_t request; /* ucx_request_word: written by the call on its return, when the slot may be another's already */
+    uint16_t next;    /* free list */
     uint16_t receive;
 };
 
@@ -188,6 +189,13 @@ struct ucx_slot {
 
 extern struct ucx_slot ucx_slots[UCX_SLOTS]; /* [0] is not used */
 extern const char ucx_trampolines[];
+
+#define UCX_RECENT 4096
+extern uint16_t ucx_recent[UCX_RECENT]; /* slot by request: a hint */
+
+/* A request in one word with the low bits of its id, which tell whether the slot is still the request's. */
+UCX_INLINE uint64_t ucx_request_word(const void *request, uint64_t id) { return (uint64_t)(uintptr_t)request << 16 | (uint16_t)id; }
+UCX_INLINE uint16_t *ucx_recent_of(const void *request) { return &ucx_recent[(uintptr_t)request / 64 % UCX_RECENT]; }
 
 unsigned ucx_slot_refill(struct ucx_thread *me);
 void ucx_slot_spill(struct ucx_thread *me);
@@ -314,10 +322,14 @@ UCX_INLINE ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, unsigned even
         ucx_received(c);
     } else {
         ucx_record(c, event, api, !result ? ST_UCP_RESULT_DONE : c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
-        if (!result)
+        if (!result) {
             ucx_untrack(c, false);
-        else if (st_unlikely(c->frame->done))
+        } else if (st_unlikely(c->frame->done)) {
             ucx_complete(c->t, c->object, c->frame->time, c->id, c->frame->bytes, c->frame->tag, c->frame->status);
+        } else {
+            __atomic_store_n(&ucx_slots[c->slot].request, ucx_request_word(result, c->id), __ATOMIC_RELAXED);
+            __atomic_store_n(ucx_recent_of(result), (uint16_t)c->slot, __ATOMIC_RELAXED);
+        }
     }
     ucx_leave(c->t);
     return result;

@@ -3,8 +3,8 @@
  *
  * A request that may outlive its call takes a slot, and UCX gets the slot's trampoline for a callback: a few instructions that add the
  * slot's number as a fifth argument. So the user data, the request and all else that UCX hands to a callback goes through untouched,
- * the forms without user data need no look-up, and a request without a callback is tracked in the same way. Nothing of the request
- * is read or kept: the application may free or reuse it when it likes.
+ * the forms without user data need no look-up, and a request without a callback is tracked in the same way. Nothing in the request
+ * is read, and its address is kept only for the case that it is freed before it is complete.
  *
  * The callback may run before the call has returned: on the same thread (then the call records the completion after the request), or on
  * another one (then the two are recorded by two threads, each with its time). Neither touches the slot after the callback has run.
@@ -12,9 +12,11 @@
 #define _GNU_SOURCE
 #include "ucx.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 struct ucx_slot ucx_slots[UCX_SLOTS];
+uint16_t ucx_recent[UCX_RECENT];
 static uint32_t fresh = 1;    /* slots from here on have never been used */
 static uint64_t free_list;    /* first slot in the low 16 bits, above them a count against ABA */
 static uint64_t next_ids = 1; /* request ids, given to threads in ranges */
@@ -170,6 +172,48 @@ void ucx_completed(void *request, ucs_status_t status, void *a, void *b, uint32_
         s.callback(request, status, a, b);
     if (inside)
         st_close(ST_LAYER_UCP, was);
+}
+
+/* ---- requests freed before they are complete --------------------------------------------------------------------------------- */
+
+static bool slot_is_of(unsigned slot, const void *request)
+{
+    struct ucx_slot *s = &ucx_slots[slot];
+    return slot && __atomic_load_n(&s->object, __ATOMIC_RELAXED) && s->t->ready &&
+           __atomic_load_n(&s->request, __ATOMIC_RELAXED) == ucx_request_word(request, s->id);
+}
+
+static unsigned slot_of(const void *request)
+{
+    unsigned slot = __atomic_load_n(ucx_recent_of(request), __ATOMIC_RELAXED), n = __atomic_load_n(&fresh, __ATOMIC_RELAXED);
+    if (slot_is_of(slot, request))
+        return slot;
+    for (slot = 1; slot < n && slot < UCX_SLOTS; slot++)
+        if (slot_is_of(slot, request))
+            return slot;
+    return 0;
+}
+
+/* ucp_request_free drops the callback of a request that is still outstanding, and with it the trampoline: its slot would be lost. The older
+ * ucp_request_release frees in the same way and keeps the callback; the application's is taken out of the slot instead. */
+void ucp_request_free(void *request)
+{
+    UCX_REAL(ucp_request_free);
+    static __typeof__(&ucp_request_check_status) check_status;
+    static __typeof__(&ucp_request_release) release;
+    if (st_unlikely(!__atomic_load_n(&release, __ATOMIC_ACQUIRE))) {
+        int saved = errno;
+        check_status = (__typeof__(check_status))st_next("ucp_request_check_status", NULL);
+        __atomic_store_n(&release, (__typeof__(release))st_next("ucp_request_release", NULL), __ATOMIC_RELEASE);
+        errno = saved;
+    }
+    unsigned slot;
+    if (st_likely(!release || !check_status || check_status(request) != UCS_INPROGRESS) || !(slot = slot_of(request))) {
+        real(request);
+        return;
+    }
+    ucx_slots[slot].callback = NULL;
+    release(request);
 }
 
 void ucx_drop_worker(struct st_object *worker)

@@ -34,6 +34,8 @@ type request struct {
 	api      uint64
 	time     uint64
 	duration uint64
+	thread   uint32
+	sequence uint64
 }
 
 type completion struct {
@@ -41,6 +43,7 @@ type completion struct {
 	err                    int64
 	time                   uint64
 	thread                 uint32
+	sequence               uint64
 }
 
 // process is all that a test wants to know of one capture.
@@ -58,8 +61,7 @@ type process struct {
 	endpoints   map[uint64]*endpoint
 	ends        map[uint64]bool
 	versions    []string
-	bytes       int64 // committed in event chunks, headers included
-	events      int
+	byID        map[uint64]*request // pending requests, by check
 }
 
 func readProcess(path string) (*process, error) {
@@ -123,7 +125,6 @@ func readProcess(path string) (*process, error) {
 	var ev capture.Event
 	chunks := f.Chunks()
 	for i := range chunks {
-		p.bytes += int64(chunks[i].Committed) + 64
 		dec.Reset(f, &chunks[i], cat)
 		for {
 			ok, err := dec.Next(&ev)
@@ -136,17 +137,16 @@ func readProcess(path string) (*process, error) {
 			if ev.ID == 0 {
 				continue
 			}
-			p.events++
 			e := cat.Event(ev.ID)
 			switch e.Layout.Name {
 			case "ucp_request":
 				p.requests = append(p.requests, request{event: ev.ID, object: ev.Fields[0], bytes: ev.Fields[1], tag: ev.Fields[2], mask: ev.Fields[3],
-					remote: ev.Fields[5], id: ev.Fields[7], status: ev.Fields[8], api: ev.Fields[9], time: ev.Time, duration: ev.Fields[10]})
+					remote: ev.Fields[5], id: ev.Fields[7], status: ev.Fields[8], api: ev.Fields[9], time: ev.Time, duration: ev.Fields[10], thread: ev.Thread, sequence: ev.Sequence})
 				t := p.recorded[e.Operation]
 				p.recorded[e.Operation] = total{t.Count + 1, t.Bytes + ev.Fields[1]}
 			case "ucp_completion":
 				p.completions = append(p.completions, completion{object: ev.Fields[0], id: ev.Fields[1], bytes: ev.Fields[2], tag: ev.Fields[3],
-					err: int64(ev.Fields[4]), time: ev.Time, thread: ev.Thread})
+					err: int64(ev.Fields[4]), time: ev.Time, thread: ev.Thread, sequence: ev.Sequence})
 			case "call":
 				op := cat.Event(uint16(ev.Fields[1])).Operation
 				t := p.recorded[op]
@@ -193,7 +193,7 @@ func (p *process) check(t *testing.T) {
 	if fmt.Sprint(p.recorded) != fmt.Sprint(p.totals) {
 		t.Errorf("events add up to %v, tables say %v", p.recorded, p.totals)
 	}
-	byID := map[uint64]*request{}
+	p.byID = map[uint64]*request{}
 	complete := uint64(0)
 	for i := range p.requests {
 		r := &p.requests[i]
@@ -201,17 +201,17 @@ func (p *process) check(t *testing.T) {
 		case r.status == pending && r.id == 0, r.status != pending && r.id != 0:
 			t.Errorf("request %+v", *r)
 		case r.status == pending:
-			if byID[r.id] != nil {
+			if p.byID[r.id] != nil {
 				t.Errorf("request id %d given twice", r.id)
 			}
-			byID[r.id] = r
+			p.byID[r.id] = r
 		case r.status == done:
 			complete++
 		}
 	}
 	seen := map[uint64]bool{}
 	for _, c := range p.completions {
-		r := byID[c.id]
+		r := p.byID[c.id]
 		switch {
 		case r == nil:
 			t.Errorf("completion %+v of no request", c)

@@ -33,10 +33,10 @@ func edgeClient(t *testing.T, gcc string, flags []string, libs ...string) string
 	return client
 }
 
-var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "handles"}
+var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "freed", "handles"}
 
 // edge runs a scenario of a client, the last word of its command line, in full mode and holds the captures to what it printed.
-func edge(t *testing.T, s *session, env []string, command ...string) {
+func edge(t *testing.T, s *session, env []string, command ...string) []*process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -47,8 +47,10 @@ func edge(t *testing.T, s *session, env []string, command ...string) {
 		t.Fatalf("%v: %s", err, errors)
 	}
 	got := map[string]uint64{}
-	for _, p := range readRun(t, s.dir+"/capture") {
+	all := readRun(t, s.dir+"/capture")
+	for _, p := range all {
 		p.check(t)
+		got["processes"]++
 		for op, c := range p.totals {
 			got[op] += c.Count
 			got[op+".bytes"] += c.Bytes
@@ -58,15 +60,23 @@ func edge(t *testing.T, s *session, env []string, command ...string) {
 		}
 		for _, c := range p.completions {
 			got["completions"]++
+			if r := p.byID[c.id]; r != nil && r.thread == c.thread && c.sequence < r.sequence {
+				got["early"]++
+			}
 			got["received"] += c.bytes
+			if c.err != 0 {
+				got["failed"]++
+			}
 		}
 		for _, e := range p.endpoints {
 			got["endpoints"]++
+			got["source_"+strconv.FormatUint(e.source, 10)]++
 			if e.ended {
 				got["ended"]++
 			}
 		}
 	}
+	got["outstanding"] = got["pending"] - got["completions"]
 	lines := 0
 	for sc := bufio.NewScanner(out); sc.Scan(); lines++ {
 		name, value, _ := strings.Cut(sc.Text(), " ")
@@ -81,6 +91,7 @@ func edge(t *testing.T, s *session, env []string, command ...string) {
 	if lines == 0 {
 		t.Errorf("nothing expected")
 	}
+	return all
 }
 
 func TestEdges(t *testing.T) {
@@ -95,7 +106,7 @@ func TestEdges(t *testing.T) {
 func TestEdgesWithoutRecorder(t *testing.T) {
 	client := edgeClient(t, "gcc", nil)
 	for _, scenario := range scenarios {
-		if scenario == "direct" || scenario == "full" { // the first learns of its completion only through us
+		if scenario == "direct" || scenario == "freed" { // what completes there, completes through us
 			continue
 		}
 		t.Run(scenario, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -155,6 +157,35 @@ func TestOpenMPI(t *testing.T) {
 				t.Errorf("ranks %v; sent %d bytes, received %d", ranks, sends, received)
 			}
 		})
+	}
+}
+
+// What a program may do with the real library that its own tests do not.
+func TestRealLibrary(t *testing.T) {
+	build(t)
+	client := filepath.Join(t.TempDir(), "real")
+	compile(t, "gcc", "-O1", "-o", client, "testdata/real.c", "-lucp", "-lucs", "-lpthread")
+	for _, scenario := range []string{"threads", "fork", "odd_ends", "callbacks", "sockaddr"} {
+		for _, tls := range []string{"tcp,self", "posix,sysv,self"} {
+			if scenario == "fork" && tls == "tcp,self" || scenario == "sockaddr" && tls != "tcp,self" {
+				continue // UCX itself: its thread for tcp does not follow a fork; connections by address need tcp
+			}
+			t.Run(scenario+"-"+tls, func(t *testing.T) {
+				s := newSession(t, "full", false)
+				all := edge(t, s, []string{"UCX_TLS=" + tls}, client, scenario)
+				if scenario != "sockaddr" {
+					return
+				}
+				var sources []string
+				for _, e := range all[0].endpoints {
+					sources = append(sources, fmt.Sprint(e.source, strings.HasPrefix(e.name, "127.0.0.1:") && len(e.name) > 10, e.worker != 0))
+				}
+				slices.Sort(sources)
+				if fmt.Sprint(sources) != "[2 true true 3 true true]" {
+					t.Errorf("endpoints: %v", sources)
+				}
+			})
+		}
 	}
 }
 

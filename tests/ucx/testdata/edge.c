@@ -185,6 +185,7 @@ static void early(void)
     expect("pending", 2000);
     expect("completions", 2000);
     expect("received", 1334 * 99);
+    expect("early", 0); /* completions recorded before their request, by the same thread */
 }
 
 /* ---- nested: calls within calls ---- */
@@ -421,6 +422,40 @@ static void sizes(void)
     expect("am_send.bytes", 30);
 }
 
+/* Requests that are freed before they are complete: their callback goes, their completion does not. */
+static void freed(void)
+{
+    static void *callbacks[10000];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 10000; i++) {
+            fake.result = requests + 64 * (i % 600) + i / 600; /* so that many share a place in an index by address */
+            CHECK(ucp_tag_send_nb(ep, data, 10, ucp_dt_make_contig(1), 0, nb_cb) == fake.result);
+            callbacks[i] = fake.callback;
+            if (round == 0) { /* at once */
+                fake.status = UCS_INPROGRESS;
+                ucp_request_free(fake.result);
+            }
+        }
+        fake.status = UCS_INPROGRESS;
+        for (int i = 0; round == 1 && i < 10000; i += 100) /* some, later */
+            ucp_request_free(requests + 64 * (i % 600) + i / 600);
+        memset(&seen, 0, sizeof seen);
+        for (int i = 0; i < 10000; i++)
+            fake_complete(callbacks[i], requests + 64 * (i % 600) + i / 600, UCS_OK, NULL, NULL);
+        CHECK(seen.calls == (round == 0 ? 0 : round == 1 ? 9900 : 10000));
+        fake.status = UCS_OK;
+        for (int i = 0; round == 2 && i < 10000; i++)
+            ucp_request_free(requests + 64 * (i % 600) + i / 600);
+    }
+    CHECK(fake.released == 10100 && fake.freed == 10000);
+    fake.status = UCS_INPROGRESS;
+    ucp_request_free(requests); /* one that is not ours */
+    CHECK(fake.released == 10100 && fake.freed == 10001);
+    expect("tag_send", 30000);
+    expect("pending", 30000);
+    expect("completions", 30000);
+}
+
 /* Endpoints that nobody made, and addresses used again. */
 static void handles(void)
 {
@@ -463,7 +498,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } scenarios[] = {
         {"forms", forms}, {"early", early}, {"nested", nested}, {"full", full}, {"fork", fork_outstanding}, {"threads", threads},
-        {"looked_up", looked_up}, {"direct", direct}, {"sizes", sizes}, {"handles", handles}, {"burst", burst},
+        {"looked_up", looked_up}, {"direct", direct}, {"sizes", sizes}, {"freed", freed}, {"handles", handles}, {"burst", burst},
     };
     start();
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)

@@ -23,6 +23,7 @@ struct fake {
     void *callback;
     size_t count;
     unsigned long calls; /* of the innermost functions */
+    unsigned long freed, released;
 };
 extern __thread struct fake fake;
 
