@@ -246,8 +246,11 @@ ST_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
     if (!REAL(ibv_destroy_cq))
         return ENOSYS;
-    uint32_t id = st_find(ST_KIND_CQ, (uintptr_t)cq)->id;
+    struct st_object *o = st_find(ST_KIND_CQ, (uintptr_t)cq);
+    uint32_t id = o->id;
     uint64_t serial = queue_serial(cq);
+    if (id && st_self->ready)
+        st_polls_end(st_self, o);
     int rc = real.ibv_destroy_cq(cq);
     if (rc == 0) {
         queue_gone(cq, serial);

@@ -147,6 +147,33 @@ func TestFields(t *testing.T) {
 	check("verbs_notify", 0, map[string]uint64{"completion_queue": cq, "solicited_only": 1})
 }
 
+// Empty polls are counted, none lost and none made up, each run on its queue and none longer than the time between two events of it.
+func TestEmptyPolls(t *testing.T) {
+	r := newRig(t, "full")
+	v := values(t, r.run(client(t), "polls"))
+	rec := r.compare("full")
+	counts := map[uint64]uint64{}
+	runs := map[uint64]int{}
+	for _, ev := range rec.named("verbs_empty_polls") {
+		counts[field(&ev, "completion_queue")] += field(&ev, "count")
+		runs[field(&ev, "completion_queue")]++
+		if field(&ev, "count") > 1 && field(&ev, "duration") == 0 {
+			t.Errorf("%d polls took no time", field(&ev, "count"))
+		}
+	}
+	first, second := rec.defs["verbs_cq"][0]["object"].(uint64), rec.defs["verbs_cq"][1]["object"].(uint64)
+	if counts[first] != v["empty"] || counts[second] != v["elsewhere"] || len(counts) != 2 {
+		t.Errorf("empty polls %v, the program had %d on %d and %d on %d", counts, v["empty"], first, v["elsewhere"], second)
+	}
+	// A run ends with each completion; the other queue's goes on until it is armed, or has lasted its longest.
+	if runs[first] < 3 || runs[second] < 1 {
+		t.Errorf("runs: %v", runs)
+	}
+	if n := len(rec.named("verbs_completion")); n != 3 || v["found"] != 3 {
+		t.Errorf("%d completions, the program found %d", n, v["found"])
+	}
+}
+
 func TestInterleavedBatches(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {

@@ -188,6 +188,35 @@ static void forked_idle(void)
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
+/* Polls that find nothing, on two queues in turn; interrupted by a completion, by arming, and by the end of the queue. */
+static void polls(void)
+{
+    struct ibv_wc wc;
+    struct ibv_cq *other = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+    struct ibv_qp *qp = make(IBV_QPT_RC, 0, 0);
+    unsigned long empty = 0, found = 0, elsewhere = 0;
+    CHECK(other);
+    connect_rc(qp, qp->qp_num, &self);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 100; i++) {
+            CHECK(!ibv_poll_cq(cq, 1, &wc));
+            CHECK(!ibv_poll_cq(other, 1, &wc));
+            empty++, elsewhere++;
+        }
+        struct ibv_sge s = {(uintptr_t)buffer, 64, mr->lkey};
+        struct ibv_send_wr w = {.sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED}, *bad;
+        w.wr.rdma.remote_addr = (uintptr_t)buffer + 32768;
+        w.wr.rdma.rkey = mr->rkey;
+        CHECK(!ibv_post_send(qp, &w, &bad));
+        for (int n = 0; !n; found += (unsigned long)n, empty += !n)
+            CHECK((n = ibv_poll_cq(cq, 4, &wc)) >= 0);
+        CHECK(!ibv_poll_cq(cq, 0, &wc)); /* asks for nothing: no poll */
+    }
+    CHECK(!ibv_req_notify_cq(other, 0));
+    CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(other) && !ibv_destroy_cq(cq));
+    printf("empty %lu\nelsewhere %lu\nfound %lu\n", empty, elsewhere, found);
+}
+
 static int storm_size;
 
 static void *storm_thread(void *arg)
@@ -300,6 +329,8 @@ int main(int argc, char **argv)
         forked_idle();
     else if (!strcmp(what, "storm"))
         storm(atoi(argv[2]), atoi(argv[3]));
+    else if (!strcmp(what, "polls"))
+        polls();
     else if (!strcmp(what, "blind"))
         blind();
     else if (!strcmp(what, "errnos"))
