@@ -1,6 +1,7 @@
 package perfetto_test
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -37,17 +38,22 @@ func TestBrokenTracesAreFoundOut(t *testing.T) {
 		p := slices.Delete(slices.Clone(all), from, from+1)
 		return join(slices.Insert(p, to, all[from]))
 	}
+	event := find(cleared, func(p packet) bool { return p.event == 1 })
+	// A track is described in every partition that uses it.
+	described := find(event, func(p packet) bool { return p.track })
+	undescribed := slices.DeleteFunc(slices.Clone(all), func(p packet) bool { return bytes.Equal(p.raw, all[described].raw) })
 	broken := map[string][]byte{
+		"track not described":            join(undescribed),
 		"begin dropped":                  drop(kind(1)),
 		"end dropped":                    drop(kind(2)),
 		"instant dropped":                drop(kind(3)),
 		"first packet of a sequence":     drop(cleared),
-		"first event of a sequence":      drop(cleared + 1),
+		"first event of a sequence":      drop(event),
 		"process dropped":                drop(find(0, func(p packet) bool { return p.track }) + 1),
 		"clocks dropped":                 drop(find(0, func(p packet) bool { return p.snapshot })),
 		"last packet dropped":            drop(len(all) - 1),
 		"overview dropped":               drop(len(all) - 2),
-		"moved before the cleared state": move(cleared+5, cleared),
+		"moved before the cleared state": move(event, cleared),
 		"cleared state moved to the end": move(cleared, len(all)-1),
 		"cut in the middle of a packet":  join(all[:middle])[:len(join(all[:middle]))-3],
 		"cut between packets":            join(all[:middle]),
