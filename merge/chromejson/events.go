@@ -33,6 +33,9 @@ type track struct {
 	counter []byte // the name as a JSON string
 }
 
+// deep is added to the order of threads that come after all others.
+const deep = 1 << 30
+
 // track returns track i. A lane is named where its first operation of a partition is.
 func (e *encoder) track(i int) (*track, error) {
 	if t := e.tracks[i]; t != nil {
@@ -54,7 +57,11 @@ func (e *encoder) track(i int) (*track, error) {
 	if err := e.metadata(t.pid, t.tid, "thread_name", "name", name); err != nil {
 		return nil, err
 	}
-	return t, e.metadata(t.pid, t.tid, "thread_sort_index", "sort_index", t.tid)
+	index := t.tid
+	if d.Deep {
+		index += deep
+	}
+	return t, e.metadata(t.pid, t.tid, "thread_sort_index", "sort_index", index)
 }
 
 // exact is the highest integer up to which JavaScript holds all of them.

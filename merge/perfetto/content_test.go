@@ -78,7 +78,7 @@ func row(src *timelinetest.Source, o *ops.Op) string {
 		}
 	}
 	hex := func(name string, v uint64) {
-		if v != 0 || name == "wr_id" || name == "tag" {
+		if v != 0 || name == "wr_id" || name == "tag" && o.Event != catalogue.EventUcpPut && o.Event != catalogue.EventUcpFlush {
 			args[name] = fmt.Sprintf("0x%x", v)
 		}
 	}
@@ -122,7 +122,11 @@ func row(src *timelinetest.Source, o *ops.Op) string {
 	for _, k := range slices.Sorted(maps.Keys(args)) {
 		list = append(list, k+"="+args[k])
 	}
-	return fmt.Sprintf("%d +%d %s %s [%s / %s / %s] %s", o.Post, o.Done-o.Post, name, category, processName(src, o.Process), ep.Layer, ep.Name, strings.Join(list, ";"))
+	track := ep.Name
+	if o.Lane >= 64 {
+		track += ": lanes from 65 on"
+	}
+	return fmt.Sprintf("%d +%d %s %s [%s / %s / %s] %s", o.Post, o.Done-o.Post, name, category, processName(src, o.Process), ep.Layer, track, strings.Join(list, ";"))
 }
 
 // Every operation is there with its name, times, place and arguments, and so is every value of a counter and every arrow.

@@ -1,6 +1,8 @@
 package perfetto
 
 import (
+	"fmt"
+
 	"github.com/sigmatrace/sigmatrace/merge/perfetto/timeline"
 )
 
@@ -62,6 +64,9 @@ func describe(e *encoder, p *timeline.Plan, u *uuids) error {
 // trackPacket describes track i, on the descriptors' sequence.
 func trackPacket(p *timeline.Plan, u *uuids, i int) message {
 	t := p.Track(i)
+	if t.Deep {
+		t.Name += fmt.Sprintf(": lanes from %d on", timeline.LanesTogether+1)
+	}
 	d := message(nil).uint(trackUUID, u.track+uint64(i)).string(trackName, t.Name).uint(trackParent, u.group+uint64(t.Group)).int(trackRank, int64(t.Rank))
 	switch {
 	case t.Lane < 0:

@@ -64,8 +64,16 @@ var renamed = map[string]map[string]string{
 	"verbs_empty_polls": {"count": "", "duration": ""},
 }
 
-// keepZero are the fields whose zero says something; other numbers are left out when zero.
-var keepZero = map[string]bool{"wr_id": true, "tag": true}
+// keepsZero says whether a zero in a field says something; other numbers are left out when zero.
+func keepsZero(e *catalogue.Event, field string) bool {
+	switch field {
+	case "wr_id":
+		return true
+	case "tag":
+		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send"
+	}
+	return false
+}
 
 type fieldText struct {
 	arg      int // index into Plan.ArgNames
@@ -179,7 +187,7 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 		if r, ok := renamed[e.Layout.Name][f.Name]; ok {
 			name = r
 		}
-		ft := fieldText{field: i, keepZero: keepZero[f.Name]}
+		ft := fieldText{field: i, keepZero: keepsZero(e, f.Name)}
 		switch f.Type {
 		case catalogue.Uint:
 			ft.kind = Uint

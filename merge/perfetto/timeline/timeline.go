@@ -44,13 +44,21 @@ var totalOf = [...]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveByte
 // Track is a row of the trace that slices or counter values are written to. Lanes of one endpoint are tracks of the same name.
 type Track struct {
 	Name    string
-	Process int // index into Plan.Processes
-	Group   int // number of its layer of its process, over all processes
-	Rank    int // order among the rows of its group
-	Lane    int // -1 for counters
-	Lanes   int // how many the endpoint has
+	Process int  // index into Plan.Processes
+	Group   int  // number of its layer of its process, over all processes
+	Rank    int  // order among the rows of its group
+	Lane    int  // -1 for counters
+	Lanes   int  // how many the endpoint has
+	Deep    bool // one of the lanes from LanesTogether on: to be kept apart, after all other rows of its group
 	Counter CounterKind
 }
+
+// LanesTogether is how many lanes of an endpoint are shown together. A receive queue may have ten thousands of receives posted: as one
+// row they would fill hundreds of screens and push everything below out of sight.
+const LanesTogether = 64
+
+// deepRank is more than the ranks of all other rows of a group.
+const deepRank = 1 << 28
 
 // Process is a process as it is shown.
 type Process struct {
@@ -196,11 +204,16 @@ func (p *Plan) Track(i int) Track {
 	}
 	d := &p.endpoints[p.shownOnes[n]]
 	t := Track{Name: d.name, Process: d.process, Group: d.group, Rank: d.rank, Lanes: d.lanes}
-	if t.Lane = i - d.base; t.Lane >= d.lanes {
+	t.Lane = i - d.base
+	switch {
+	case t.Lane >= d.lanes:
 		t.Counter = CounterKind(t.Lane - d.lanes)
 		t.Name += ": " + counterNames[t.Counter]
 		t.Rank += 1 + int(t.Counter)
 		t.Lane = -1
+	case t.Lane >= LanesTogether:
+		t.Deep = true
+		t.Rank += deepRank
 	}
 	return t
 }
