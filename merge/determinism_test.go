@@ -67,7 +67,7 @@ func manyOperations(t testing.TB, operations int) *rig {
 
 // The number of workers and the memory change nothing: not the operations, not the account, not one byte of an export.
 func TestOutputDoesNotDependOnWorkersOrMemory(t *testing.T) {
-	r := manyOperations(t, 400_000)
+	r := manyOperations(t, 300_000)
 	type result struct {
 		run     *ops.Run
 		all     []ops.Op
@@ -150,9 +150,9 @@ func TestCancelled(t *testing.T) {
 	}
 	m := r.open(merge.Options{})
 	boom := fmt.Errorf("boom")
-	e := merge.Exporter{Name: "failing", File: "x", Write: func(_ context.Context, _ *merge.Merged, w io.Writer, _ merge.ExportOptions) error {
+	e := merge.Exporter{Name: "failing", File: "x", Write: func(_ context.Context, _ *merge.Merged, w io.Writer, _ merge.ExportOptions) (*merge.Exported, error) {
 		w.Write([]byte("half"))
-		return boom
+		return nil, boom
 	}}
 	if err := m.Export(context.Background(), &e, filepath.Join(r.dir.Path(), "x"), merge.ExportOptions{}); err == nil {
 		t.Error("a failing export succeeded")

@@ -12,7 +12,9 @@ import (
 	"strings"
 
 	"github.com/sigmatrace/sigmatrace/merge/chromejson"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/perfetto"
+	"github.com/sigmatrace/sigmatrace/merge/perfetto/timeline"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
@@ -20,7 +22,19 @@ import (
 type Exporter struct {
 	Name  string // as Options.Exports and `sigmatrace export --format` call it
 	File  string // in the run directory
-	Write func(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error
+	Write func(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) (*Exported, error)
+}
+
+// Exported says what an export holds. Name, File and Bytes are filled in for the exporter.
+type Exported struct {
+	Name     string           `json:"name"`
+	File     string           `json:"file"`
+	Bytes    int64            `json:"bytes"`
+	Slices   *int64           `json:"slices"` // null for what has none
+	Flows    *int64           `json:"flows"`
+	Counters *int64           `json:"counters"` // samples
+	LeftOut  map[string]int64 `json:"left_out"` // operations left out, by layer
+	Rule     string           `json:"rule"`     // what was left out, in words
 }
 
 // ExportOptions narrow an export.
@@ -38,26 +52,33 @@ var Exporters = []Exporter{
 	{"json", "trace.json", writeJSON},
 }
 
-func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
-	stats, err := perfetto.Write(ctx, w, m, perfetto.Options{Workers: cap(m.slots), Layers: o.Layers})
-	if err == nil {
-		m.opts.Log.Debug("trace written", "slices", stats.Slices, "bytes", stats.Bytes)
+func writePerfetto(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) (*Exported, error) {
+	return m.timeline(ctx, w, o, perfetto.Write)
+}
+
+func writeJSON(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) (*Exported, error) {
+	return m.timeline(ctx, w, o, chromejson.Write)
+}
+
+type timelineWriter func(context.Context, io.Writer, ops.Source, timeline.Options) (*timeline.Stats, error)
+
+// timeline writes the run with one of the writers of traces.
+func (m *Merged) timeline(ctx context.Context, w io.Writer, o ExportOptions, write timelineWriter) (*Exported, error) {
+	stats, err := write(ctx, w, m, timeline.Options{Workers: cap(m.slots), Layers: o.Layers})
+	if err != nil {
+		return nil, err
 	}
-	return err
+	slices := stats.Slices + stats.Instants
+	return &Exported{Slices: &slices, Flows: &stats.FlowBegins, Counters: &stats.Counters, LeftOut: stats.LeftOut, Rule: stats.Rule}, nil
 }
 
-// writeJSON writes the trace in the Chrome trace event format, for viewers that read nothing else.
-func writeJSON(ctx context.Context, m *Merged, w io.Writer, o ExportOptions) error {
-	_, err := chromejson.Write(ctx, w, m, chromejson.Options{Layers: o.Layers})
-	return err
-}
-
-func writeMatrix(_ context.Context, m *Merged, w io.Writer, o ExportOptions) error {
+func writeMatrix(_ context.Context, m *Merged, w io.Writer, o ExportOptions) (*Exported, error) {
 	text, err := m.matrix.JSON(o.Layers)
-	if err == nil {
-		_, err = w.Write(text)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	_, err = w.Write(text)
+	return &Exported{}, err
 }
 
 // ErrUnknownExport is the error of an export that is not in the table.
@@ -94,7 +115,7 @@ func (m *Merged) export(ctx context.Context, e *Exporter, dir *rundir.Dir) error
 }
 
 // Export writes one export to path: under another name in the same folder first, and under its own only when all of it is on disk. An
-// earlier export of the name is replaced then; anything in capture folders is refused.
+// earlier export of the name is replaced then; a capture is refused. What was written is added to the Info.
 func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportOptions) (err error) {
 	for _, p := range m.run.Processes {
 		if same(p.File, path) {
@@ -114,10 +135,15 @@ func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportO
 		}
 	}()
 	w := bufio.NewWriterSize(tmp, 1<<20)
-	if err = e.Write(ctx, m, w, o); err != nil {
+	x, err := e.Write(ctx, m, w, o)
+	if err != nil {
 		return err
 	}
 	if err = w.Flush(); err != nil {
+		return err
+	}
+	st, err := tmp.Stat()
+	if err != nil {
 		return err
 	}
 	if err = tmp.Sync(); err != nil {
@@ -130,6 +156,11 @@ func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportO
 		return err
 	}
 	m.opts.Progress(StageExport+" "+filepath.Base(path), 1, 1)
+	x.Name, x.File, x.Bytes = e.Name, filepath.Base(path), st.Size()
+	if x.LeftOut == nil {
+		x.LeftOut = map[string]int64{}
+	}
+	m.info.Exports = append(m.info.Exports, *x)
 	return nil
 }
 

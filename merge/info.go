@@ -38,6 +38,7 @@ type Info struct {
 	Bytes       Bytes                       `json:"bytes"`
 	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
 	Blind       []Blind                     `json:"blind"`         // queue pairs whose data path was not seen
+	Exports     []Exported                  `json:"exports"`       // what was written
 	Layer       *string                     `json:"summary_layer"` // the layer nearest the application that all communicating processes have
 }
 
@@ -122,7 +123,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		Version: InfoVersion, Run: name, Mode: in.mode(cat), Exact: len(in.damaged) == 0, Completions: map[string]uint64{},
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
 		Operations: map[string]map[string]Count{}, Flows: Flows{Matched: s.Matched, Ambiguous: s.Ambiguous, Unmatched: s.Unmatched},
-		Damaged: in.damaged, Blind: []Blind{},
+		Damaged: in.damaged, Blind: []Blind{}, Exports: []Exported{},
 	}
 	if i.Damaged == nil {
 		i.Damaged = []Damage{}

@@ -81,7 +81,7 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 		e := ends[r]
 		if e == nil {
 			p := in.processes[r.Process]
-			e = &End{p.rank(), p.header.Hostname, p.header.Pid, o.Kind.String(), r.Object, o.Name(), int(r.Process)}
+			e = &End{p.rank(), p.header.Hostname, p.header.Pid, o.Kind.String(), o.ID, o.Name(), int(r.Process)}
 			if r.Object != 0 {
 				ends[r] = e
 			}
@@ -102,8 +102,8 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			}
 			own := topology.Ref{Process: uint32(i), Object: t.object}
 			o := top.Object(own)
-			if o == nil {
-				o = &topology.Object{ID: t.object}
+			if o == nil || o.Layer != e.Layer || !o.Carries() {
+				own.Object, o = 0, &topology.Object{ID: t.object} // its definition is missing
 			}
 			peer := top.OnlyPeer(o)
 			if t.peer != 0 {

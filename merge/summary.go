@@ -78,6 +78,11 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("%s", text)
 	}
+	for _, x := range i.Exports {
+		if x.Rule != "" {
+			line("%s: %s", x.File, x.Rule)
+		}
+	}
 	for _, n := range i.Clock.Nodes {
 		if n.ErrorNS != nil {
 			line("clock of %s: within %v of its system clock", n.Host, time.Duration(*n.ErrorNS))

@@ -60,20 +60,18 @@ type (
 
 // modelQP is a queue pair of the model.
 type modelQP struct {
-	w        *world
-	p        *proc
-	thread   int
-	object   uint64
-	cq       uint64
-	peer     *modelQP
-	srq      *modelSRQ
-	queue    []receive  // posted receives, without a shared queue
-	wire     []*message // sends under way, in order
-	done     []*message // sends that arrived, in order, whose completion was not polled
-	filled   []*message // messages whose receive completion was not polled
-	wr       uint64
-	unreal   bool // broken: fails everything
-	signaled bool
+	w      *world
+	p      *proc
+	thread int
+	object uint64
+	cq     uint64
+	peer   *modelQP
+	srq    *modelSRQ
+	queue  []receive  // posted receives, without a shared queue
+	wire   []*message // sends under way, in order
+	done   []*message // sends that arrived, in order, whose completion was not polled
+	filled []*message // messages whose receive completion was not polled
+	wr     uint64
 }
 
 type modelSRQ struct {
@@ -332,7 +330,6 @@ type tagWorld struct {
 	posted     []tagReceive
 	unexpected []*tagMessage
 	filling    []tagFilled // matched, not complete
-	requests   uint64
 }
 
 type tagReceive struct{ uid, request, tag, mask uint64 }

@@ -20,7 +20,6 @@ type entry struct {
 	live      bool
 	ending    bool // its end is known and waits for its time
 	signaled  bool
-	consumes  bool // a send that takes a receive at the other side
 	half      bool // k and conn are valid
 	conn      int  // connection of its queue pair
 	k         uint64
@@ -46,7 +45,6 @@ type state struct {
 	receives    queue // outstanding receives of a queue pair
 	implicit    queue // UCP requests that the next flush completes
 	byID        map[uint64]chain
-	overtaken   []int32
 
 	conn       int // connection that sendK, receiveK and filledK count on
 	sendK      uint64

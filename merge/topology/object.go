@@ -152,7 +152,7 @@ func (p *Process) Identify(object uint32) uint64 { return Mix(p.Identity, uint64
 
 // Object returns an object that operations of a layer name. One that no definition introduced is made, for each layer its own.
 func (p *Process) Object(id uint32, layer string) *Object {
-	if o := p.Objects[id]; o != nil && o.Carries() && o.Kind != Unknown {
+	if o := p.Objects[id]; o != nil && o.Carries() && o.Layer == layer {
 		return o
 	}
 	for _, o := range p.unknown {
