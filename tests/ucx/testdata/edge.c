@@ -235,6 +235,10 @@ static void full(void)
 {
     enum { N = 20000, SLOTS = 16383 };
     static void *callbacks[N];
+    for (int i = 0; i < 2 * N; i++) { /* complete at once, or refused: they keep none */
+        fake.result = i % 2 ? NULL : UCS_STATUS_PTR(UCS_ERR_NO_MEMORY);
+        CHECK(ucp_tag_send_nb(ep, data, 1, ucp_dt_make_contig(1), 0, nb_cb) == fake.result);
+    }
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < N; i++) {
             fake.result = requests + i;
@@ -257,7 +261,8 @@ static void full(void)
         ucp_worker_destroy(worker);
         start();
     }
-    expect("tag_send", 3 * N);
+    expect("tag_send", 4 * N);
+    expect("done", N);
     expect("tag_recv", 4 * 8000);
     expect("pending", 3 * SLOTS + 4 * 8000);
     expect("completions", 3 * SLOTS);
