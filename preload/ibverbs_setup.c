@@ -396,24 +396,6 @@ ST_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
     return rc;
 }
 
-/* A program that asks where a queue pair's ring and doorbell are writes its requests there itself. */
-ST_PUBLIC int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t obj_type)
-{
-    if (!REAL(mlx5dv_init_obj))
-        return ENOSYS;
-    struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    int rc = real.mlx5dv_init_obj(obj, obj_type);
-    if (t) {
-        if (rc == 0 && obj_type & MLX5DV_OBJ_QP && obj->qp.in) {
-            struct st_object *o = qp_of(obj->qp.in);
-            if (o->id)
-                st_def_verbs_blind(o->id, "its rings were asked for with mlx5dv_init_obj: requests are written to them without a call");
-        }
-        st_leave(t, ST_LAYER_VERBS);
-    }
-    return rc;
-}
-
 /* ---- address handles ----------------------------------------------------------------------------------------------------------------- */
 
 ST_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)

@@ -242,22 +242,46 @@ func TestManyQueuePairs(t *testing.T) {
 	}
 }
 
+// withFakeMlx5 puts a libmlx5.so.1 before the software HCA's in which every call succeeds.
+func (r *rig) withFakeMlx5() {
+	r.t.Helper()
+	lib := r.t.TempDir()
+	script := filepath.Join(lib, "map")
+	if err := os.WriteFile(script, []byte("MLX5_1.2 { global: mlx5dv_init_obj; local: *; };\nMLX5_1.7 { global: mlx5dv_devx_*; };\n"), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	compile(r.t, filepath.Join(lib, "libmlx5.so.1"), "-shared", "-fPIC", "testdata/fake_mlx5.c", "-Wl,-soname,libmlx5.so.1", "-Wl,--version-script,"+script)
+	r.env = append(r.env, "LD_LIBRARY_PATH="+lib+":"+filepath.Dir(built(r.t, "softhca/libibverbs.so.1")))
+}
+
 // A queue pair whose rings the program has asked for is named: its requests pass no call.
 func TestBlindQueuePair(t *testing.T) {
 	r := newRig(t, "full")
-	lib := t.TempDir()
-	script := filepath.Join(lib, "map")
-	if err := os.WriteFile(script, []byte("MLX5_1.2 { global: mlx5dv_init_obj; local: *; };\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	compile(t, filepath.Join(lib, "libmlx5.so.1"), "-shared", "-fPIC", "testdata/fake_mlx5.c", "-Wl,-soname,libmlx5.so.1", "-Wl,--version-script,"+script)
-	r.env = append(r.env, "LD_LIBRARY_PATH="+lib+":"+filepath.Dir(built(t, "softhca/libibverbs.so.1")))
+	r.withFakeMlx5()
 	out := r.run(client(t), "blind")
-	qp := rec1(t, r.recorded(), "verbs_qp")
 	if !strings.HasSuffix(strings.TrimSpace(out), " 0") {
 		t.Fatalf("mlx5dv_init_obj failed: %s", out)
 	}
-	if d := rec1(t, r.recorded(), "verbs_blind"); d["queue_pair"] != qp["object"] || d["reason"] == "" {
+	rec := r.recorded()
+	if d := rec1(t, rec, "verbs_blind"); d["queue_pair"] != rec1(t, rec, "verbs_qp")["object"] || d["reason"] == "" {
+		t.Errorf("%v", d)
+	}
+}
+
+// So is one that was made by a command to the device, of which libibverbs knows nothing.
+func TestDevxQueuePair(t *testing.T) {
+	r := newRig(t, "full")
+	r.withFakeMlx5()
+	r.run(client(t), "devx")
+	rec := r.recorded()
+	qp := rec1(t, rec, "verbs_qp")
+	if qp["qpn"] != uint64(0x123456) || qp["type"] != uint64(4) || qp["device"] != rec1(t, rec, "verbs_device")["object"] {
+		t.Errorf("queue pair: %v", qp)
+	}
+	if d := rec1(t, rec, "verbs_blind"); d["queue_pair"] != qp["object"] {
+		t.Errorf("%v", d)
+	}
+	if d := rec1(t, rec, "object_end"); d["object"] != qp["object"] {
 		t.Errorf("%v", d)
 	}
 }

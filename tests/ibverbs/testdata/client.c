@@ -271,6 +271,22 @@ static void blind(void)
     printf("blind %u %d\n", qp->qp_num, init(&obj, MLX5DV_OBJ_QP));
 }
 
+/* Queue pairs and another object made by commands to the device. */
+static void devx(void)
+{
+    void *h = dlopen("libmlx5.so.1", RTLD_NOW);
+    struct mlx5dv_devx_obj *(*create)(struct ibv_context *, const void *, size_t, void *, size_t) =
+        (struct mlx5dv_devx_obj * (*)(struct ibv_context *, const void *, size_t, void *, size_t)) dlvsym(h, "mlx5dv_devx_obj_create", "MLX5_1.7");
+    int (*destroy)(struct mlx5dv_devx_obj *) = (int (*)(struct mlx5dv_devx_obj *))dlvsym(h, "mlx5dv_devx_obj_destroy", "MLX5_1.7");
+    uint8_t in[272] = {0x05, 0x00}, out[16];
+    CHECK(create && destroy);
+    in[0x18 + 1] = 2; /* UD */
+    struct mlx5dv_devx_obj *obj = create(ctx, in, sizeof in, out, sizeof out);
+    CHECK(obj && !destroy(obj));
+    in[0] = 0x04; /* a completion queue */
+    CHECK((obj = create(ctx, in, sizeof in, out, sizeof out)) && !destroy(obj));
+}
+
 /* What every call leaves in errno, and returns. */
 static void errnos(void)
 {
@@ -333,6 +349,8 @@ int main(int argc, char **argv)
         polls();
     else if (!strcmp(what, "blind"))
         blind();
+    else if (!strcmp(what, "devx"))
+        devx();
     else if (!strcmp(what, "errnos"))
         errnos();
     else
