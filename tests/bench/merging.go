@@ -40,7 +40,7 @@ func merging(b *bench) error {
 		b.print("reader_rate_"+name, median(rates[name]), "Mevents/s", -1, "", shown)
 		b.print("reader_allocations_"+name, median(allocs[name]), "allocations/run", -1, "", shown)
 	}
-	heap, window := rates["Merge/heap"], rates["Merge/window"]
+	heap, window := rates["MergeHeap"], rates["Merge"]
 	if len(heap) == 0 || len(window) == 0 {
 		return fmt.Errorf("no figures for BenchmarkMerge in:\n%s", out)
 	}

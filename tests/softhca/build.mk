@@ -79,5 +79,7 @@ $(SH)/verbs_check-asan: $(SH_CHECK) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(wildcard $(
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-softhca-test: softhca $(SH)/verbs_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+SH_CLIENTS := $(SH)/verbs_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+tests: $(SH_CLIENTS)
+softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh
