@@ -25,7 +25,7 @@ func merging(b *bench) error {
 				continue
 			}
 			switch fields[i] {
-			case "Mev/s":
+			case "Mev/s", "Mrecords/s":
 				rates[m[1]] = append(rates[m[1]], v)
 			case "allocs/op":
 				allocs[m[1]] = append(allocs[m[1]], v)
