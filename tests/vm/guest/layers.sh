@@ -1,6 +1,6 @@
 #!/bin/bash
 # UCX and Open MPI over soft-RoCE with both counters: every message is seen at the UCP layer, and moves at the verbs layer.
-# rig: tests=4 limit=240
+# rig: tests=4 limit=420
 . "$(dirname "$0")/lib.sh" || exit 1
 both=$(counting verbs ucp)
 sum() { awk '{ print $2; exit }' <<<"$1"; }

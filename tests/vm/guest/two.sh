@@ -1,6 +1,6 @@
 #!/bin/bash
 # Two machines, soft-RoCE between them: the counters are exact on both ends.
-# rig: tests=4 limit=240
+# rig: tests=4 limit=420
 . "$(dirname "$0")/lib.sh" || exit 1
 count="COUNT_OUT=/tmp/c LD_PRELOAD=$(counting verbs)"
 

@@ -1,12 +1,12 @@
 #!/bin/bash
 # The rig itself: real verbs programs over the kernel's soft-RoCE, and the tests' counters exact on them.
-# rig: tests=17 limit=240
+# rig: tests=17 limit=420
 . "$(dirname "$0")/lib.sh" || exit 1
 verbs=$(counting verbs)
 
 # counted NAME PORT SERVER CLIENT OPERATIONS WANT: what the client posted of these operations.
 counted() {
-	serve_and_call "$1" "$2" 40 "$3" "COUNT_OUT=/tmp/$1 LD_PRELOAD=$verbs $4" || { test_fail "$1" "it did not run"; return; }
+	serve_and_call "$1" "$2" 90 "$3" "COUNT_OUT=/tmp/$1 LD_PRELOAD=$verbs $4" || { test_fail "$1" "it did not run"; return; }
 	equal "$1" "$(counts "/tmp/$1" verbs | grep -E "^($5) ")" "$6"
 }
 
