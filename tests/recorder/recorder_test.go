@@ -209,15 +209,6 @@ func compare(t *testing.T, got []capture.Event, want []record) {
 	}
 }
 
-// firstObject finds the lowest object id that a series used: its objects are made in one go.
-func firstObject(evs []capture.Event) uint64 {
-	low := ^uint64(0)
-	for i := range evs {
-		low = min(low, evs[i].Fields[0])
-	}
-	return low
-}
-
 func TestSeriesComesBack(t *testing.T) {
 	client := build(t)
 	for _, backEnd := range []string{"mapped", "written"} {
