@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/match"
 )
 
 // summaryIncomplete is how many incomplete processes a summary names.
@@ -70,11 +71,16 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		var causes []string
 		for cause, n := range i.Flows.Unmatched {
-			causes = append(causes, fmt.Sprintf("%s %d", cause, n))
+			if cause != match.Unfinished { // mostly receives posted for messages that never came
+				causes = append(causes, fmt.Sprintf("%s %d", cause, n))
+			}
 		}
 		slices.Sort(causes)
 		if len(causes) > 0 {
 			text += "; sends and receives without the other: " + strings.Join(causes, ", ")
+		}
+		if n := i.Flows.Unmatched[match.Unfinished]; n > 0 {
+			text += fmt.Sprintf("; %d still open", n)
 		}
 		line("%s", text)
 	}

@@ -57,10 +57,15 @@ func (s *Sorter[T, P]) Add(batch []T) error {
 	return s.write(full)
 }
 
-func compareRecords[T any, P Record[T]](a, b T) int { return P(&a).Compare(&b) }
+// inOrder sorts in place: a comparison function on values would move each record to the heap to take its address.
+type inOrder[T any, P Record[T]] []T
+
+func (r inOrder[T, P]) Len() int           { return len(r) }
+func (r inOrder[T, P]) Less(i, j int) bool { return P(&r[i]).Compare(&r[j]) < 0 }
+func (r inOrder[T, P]) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
 
 func (s *Sorter[T, P]) write(recs []T) error {
-	slices.SortFunc(recs, compareRecords[T, P])
+	sort.Sort(inOrder[T, P](recs))
 	r := run{s.file.reserve(int64(len(recs)) * int64(s.size)), int64(len(recs))}
 	w := runWriter[T, P]{file: s.file, size: s.size, offset: r.offset}
 	for i := range recs {
@@ -112,7 +117,7 @@ type Sorted[T any, P Record[T]] struct {
 // Finish ends the adding and returns all records in order.
 func (s *Sorter[T, P]) Finish() (*Sorted[T, P], error) {
 	if len(s.runs) == 0 {
-		slices.SortFunc(s.buf, compareRecords[T, P])
+		sort.Sort(inOrder[T, P](s.buf))
 		return &Sorted[T, P]{mem: s.buf}, nil
 	}
 	if len(s.buf) > 0 {
