@@ -49,6 +49,7 @@ type process struct {
 	topology *topology.Process
 	problems []error // what of the file cannot be read
 	gap      bool    // chunks are missing
+	alive    bool    // the process was running when its capture was opened
 	from, to uint64  // ticks known, 0 where none
 
 	paired
@@ -144,6 +145,7 @@ func readProcess(path string, cat *catalogue.Catalogue) (*process, error) {
 	defer f.Close()
 	p := &process{path: path, header: *f.Header(), live: f.Live(), size: f.Size()}
 	p.node = p.header.Node()
+	p.alive = running(&p.header)
 	for _, e := range f.Problems() {
 		p.problem(e)
 	}

@@ -169,7 +169,7 @@ func (in *inventory) reason(i int) string {
 	if p.live.EndMark == capture.EndNone && !in.replaced(i) {
 		reason := reasonNoEndMark
 		switch m := in.manifest; {
-		case p.running():
+		case p.alive:
 			reason = reasonRunning
 		case m != nil && m.Run.Signal != nil && m.Run.Dialect == "plain":
 			reason += fmt.Sprintf(" (the command ended by %s)", *m.Run.Signal)
@@ -208,17 +208,17 @@ func (in *inventory) replaced(i int) bool {
 	return false
 }
 
-// running tells whether the process is alive on this machine.
-func (p *process) running() bool {
+// running tells whether a capture's process is alive on this machine.
+func running(h *capture.Header) bool {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || strings.ReplaceAll(strings.TrimSpace(string(boot)), "-", "") != fmt.Sprintf("%x", p.header.BootID) {
+	if err != nil || strings.ReplaceAll(strings.TrimSpace(string(boot)), "-", "") != fmt.Sprintf("%x", h.BootID) {
 		return false
 	}
 	var ns syscall.Stat_t
-	if syscall.Stat("/proc/self/ns/pid", &ns) != nil || ns.Ino != p.header.PidNamespace {
+	if syscall.Stat("/proc/self/ns/pid", &ns) != nil || ns.Ino != h.PidNamespace {
 		return false
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.header.Pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.Pid))
 	if err != nil {
 		return false
 	}
@@ -229,7 +229,7 @@ func (p *process) running() bool {
 		return false
 	}
 	start, err := strconv.ParseUint(fields[startTime], 10, 64)
-	return err == nil && start == p.header.StartTime
+	return err == nil && start == h.StartTime
 }
 
 // Complete tells whether every expected rank is there, whole, and nothing was lost.
