@@ -152,9 +152,44 @@ void st_hooks(const char *prefix, const struct st_hook *table)
     __atomic_store_n(&tables, n + 1, __ATOMIC_RELEASE);
 }
 
+struct order {
+    const char *name;
+    uintptr_t ours, caller;
+    int ours_seen, behind;
+};
+
+static int holds(const struct dl_phdr_info *info, uintptr_t p)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && p - info->dlpi_addr - info->dlpi_phdr[i].p_vaddr < info->dlpi_phdr[i].p_memsz)
+            return 1;
+    return 0;
+}
+
+static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct order *o = data;
+    struct tables t;
+    o->ours_seen |= holds(info, o->ours);
+    if (!holds(info, o->caller))
+        return 0;
+    o->behind = o->ours_seen && !find_tables(info, &t) && find_symbol(&t, o->name);
+    return 1;
+}
+
+/* Whether the caller is an object behind ours with a function of that name itself: another preload, which was called by ours and looks
+ * for what it has to call (with a handle, where the library is not in the global order). Ours would call it again. */
+static int stands_behind(const char *name, const void *ours, const void *caller)
+{
+    struct order o = {.name = name, .ours = (uintptr_t)ours, .caller = (uintptr_t)caller};
+    dl_iterate_phdr(find_caller, &o);
+    return o.behind;
+}
+
 /* What a look-up of name is to get: ours, or NULL to let the real function answer. A look-up in the default order finds the preloaded
  * symbol by itself, and one of the next definition wants just not ours. */
-__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version)
+__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version, const void *caller)
 {
     st_resolve();
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name)
@@ -166,6 +201,8 @@ __attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle,
         for (const struct st_hook *h = registered[i].hooks; h->name; h++) {
             if (strcmp(h->name, name) || (version && h->version && strcmp(h->version, version)))
                 continue;
+            if (stands_behind(name, h->ours, caller))
+                return NULL;
             void *real = version ? st_real_dlvsym(handle, name, version) : st_real_dlsym(handle, name);
             if (!real)
                 return NULL; /* the real function says so again, and leaves its message for dlerror */
