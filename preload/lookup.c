@@ -100,8 +100,24 @@ void st_resolve(void)
         dl_iterate_phdr(real_lookups, NULL);
 }
 
+bool st_defines(const struct dl_phdr_info *info, const char *name)
+{
+    struct tables t;
+    return !find_tables(info, &t) && find_symbol(&t, name);
+}
+
+static int holds(const struct dl_phdr_info *info, uintptr_t p)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && p - info->dlpi_addr - info->dlpi_phdr[i].p_vaddr < info->dlpi_phdr[i].p_memsz)
+            return 1;
+    return 0;
+}
+
 struct local {
     const char *name;
+    uintptr_t caller;
+    int behind; /* the caller's object has been seen */
     char path[PATH_MAX];
 };
 
@@ -109,10 +125,10 @@ static int has_symbol(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     struct local *l = data;
-    struct tables t;
     const char *base = strrchr(info->dlpi_name, '/');
     base = base ? base + 1 : info->dlpi_name;
-    if (!*base || !strncmp(base, "provider-", 9) || !strncmp(base, "libsigmatrace", 13) || find_tables(info, &t) || !find_symbol(&t, l->name))
+    l->behind |= holds(info, l->caller);
+    if (!l->behind || !*base || !strncmp(base, "provider-", 9) || !strncmp(base, "libsigmatrace", 13) || !st_defines(info, l->name))
         return 0;
     snprintf(l->path, sizeof l->path, "%s", info->dlpi_name);
     return 1;
@@ -120,7 +136,7 @@ static int has_symbol(struct dl_phdr_info *info, size_t size, void *data)
 
 void *st_next_local(const char *name, const char *version)
 {
-    struct local l = {.name = name};
+    struct local l = {.name = name, .caller = (uintptr_t)__builtin_return_address(0)};
     if (!dl_iterate_phdr(has_symbol, &l))
         return NULL;
     void *h = dlopen(l.path, RTLD_LAZY | RTLD_NOLOAD), *p = NULL;
@@ -158,23 +174,14 @@ struct order {
     int ours_seen, behind;
 };
 
-static int holds(const struct dl_phdr_info *info, uintptr_t p)
-{
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && p - info->dlpi_addr - info->dlpi_phdr[i].p_vaddr < info->dlpi_phdr[i].p_memsz)
-            return 1;
-    return 0;
-}
-
 static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     struct order *o = data;
-    struct tables t;
     o->ours_seen |= holds(info, o->ours);
     if (!holds(info, o->caller))
         return 0;
-    o->behind = o->ours_seen && !find_tables(info, &t) && find_symbol(&t, o->name);
+    o->behind = o->ours_seen && st_defines(info, o->name);
     return 1;
 }
 
