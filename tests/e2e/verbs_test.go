@@ -125,7 +125,10 @@ func TestVerbsClients(t *testing.T) {
 		}
 		for k, mode := range modesNow() {
 			t.Run(strings.Join(argv, "_")+"/"+mode, func(t *testing.T) {
-				r := newRun(t, spec{mode: mode, providers: "ibverbs", hca: true, ahead: (n+k)%2 == 0})
+				// A look-up by dlvsym with a handle ends at the first preload, which then has the real function: another one behind it,
+				// as the counter, is not asked.
+				ahead := argv[0] == "dlv-client" || (n+k)%2 == 0
+				r := newRun(t, spec{mode: mode, providers: "ibverbs", hca: true, ahead: ahead})
 				r.launch(r.plain(append([]string{built(t, "tests/"+argv[0])}, argv[1:]...)...)...).succeed()
 				i, saw := r.check("verbs")
 				said := sum(r.read("sent."))
