@@ -100,8 +100,24 @@ void st_resolve(void)
         dl_iterate_phdr(real_lookups, NULL);
 }
 
+bool st_defines(const struct dl_phdr_info *info, const char *name)
+{
+    struct tables t;
+    return !find_tables(info, &t) && find_symbol(&t, name);
+}
+
+static int holds(const struct dl_phdr_info *info, uintptr_t p)
+{
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && p - info->dlpi_addr - info->dlpi_phdr[i].p_vaddr < info->dlpi_phdr[i].p_memsz)
+            return 1;
+    return 0;
+}
+
 struct local {
     const char *name;
+    uintptr_t caller;
+    int behind; /* the caller's object has been seen */
     char path[PATH_MAX];
 };
 
@@ -109,10 +125,10 @@ static int has_symbol(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     struct local *l = data;
-    struct tables t;
     const char *base = strrchr(info->dlpi_name, '/');
     base = base ? base + 1 : info->dlpi_name;
-    if (!*base || !strncmp(base, "provider-", 9) || !strncmp(base, "libsigmatrace", 13) || find_tables(info, &t) || !find_symbol(&t, l->name))
+    l->behind |= holds(info, l->caller);
+    if (!l->behind || !*base || !strncmp(base, "provider-", 9) || !strncmp(base, "libsigmatrace", 13) || !st_defines(info, l->name))
         return 0;
     snprintf(l->path, sizeof l->path, "%s", info->dlpi_name);
     return 1;
@@ -120,7 +136,7 @@ static int has_symbol(struct dl_phdr_info *info, size_t size, void *data)
 
 void *st_next_local(const char *name, const char *version)
 {
-    struct local l = {.name = name};
+    struct local l = {.name = name, .caller = (uintptr_t)__builtin_return_address(0)};
     if (!dl_iterate_phdr(has_symbol, &l))
         return NULL;
     void *h = dlopen(l.path, RTLD_LAZY | RTLD_NOLOAD), *p = NULL;
@@ -152,9 +168,35 @@ void st_hooks(const char *prefix, const struct st_hook *table)
     __atomic_store_n(&tables, n + 1, __ATOMIC_RELEASE);
 }
 
+struct order {
+    const char *name;
+    uintptr_t ours, caller;
+    int ours_seen, behind;
+};
+
+static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct order *o = data;
+    o->ours_seen |= holds(info, o->ours);
+    if (!holds(info, o->caller))
+        return 0;
+    o->behind = o->ours_seen && st_defines(info, o->name);
+    return 1;
+}
+
+/* Whether the caller is an object behind ours with a function of that name itself: another preload, which was called by ours and looks
+ * for what it has to call (with a handle, where the library is not in the global order). Ours would call it again. */
+static int stands_behind(const char *name, const void *ours, const void *caller)
+{
+    struct order o = {.name = name, .ours = (uintptr_t)ours, .caller = (uintptr_t)caller};
+    dl_iterate_phdr(find_caller, &o);
+    return o.behind;
+}
+
 /* What a look-up of name is to get: ours, or NULL to let the real function answer. A look-up in the default order finds the preloaded
  * symbol by itself, and one of the next definition wants just not ours. */
-__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version)
+__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version, const void *caller)
 {
     st_resolve();
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name)
@@ -166,6 +208,8 @@ __attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle,
         for (const struct st_hook *h = registered[i].hooks; h->name; h++) {
             if (strcmp(h->name, name) || (version && h->version && strcmp(h->version, version)))
                 continue;
+            if (stands_behind(name, h->ours, caller))
+                return NULL;
             void *real = version ? st_real_dlvsym(handle, name, version) : st_real_dlsym(handle, name);
             if (!real)
                 return NULL; /* the real function says so again, and leaves its message for dlerror */

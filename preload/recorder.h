@@ -280,7 +280,11 @@ extern ST_PUBLIC void *(*st_real_dlsym)(void *handle, const char *name);
 extern ST_PUBLIC void *(*st_real_dlvsym)(void *handle, const char *name, const char *version);
 /* Finds the two above where needed. */
 ST_PUBLIC void st_resolve(void);
-/* A symbol of a library that is loaded but not in the global scope (opened by dlopen without RTLD_GLOBAL). */
+/* Whether a loaded object defines a symbol. */
+struct dl_phdr_info;
+ST_PUBLIC bool st_defines(const struct dl_phdr_info *info, const char *name);
+/* A symbol of a library that is loaded but not in the global scope (opened by dlopen without RTLD_GLOBAL): of the first one behind the
+ * caller, since what stands before it may be another preload. */
 ST_PUBLIC void *st_next_local(const char *name, const char *version);
 
 /* The next definition of a symbol after the calling provider: by name, or by name and version where version is not NULL; NULL when

@@ -34,13 +34,12 @@ static void add_range(uintptr_t begin, uintptr_t end)
     __atomic_store_n(&used, n + 1, __ATOMIC_RELEASE);
 }
 
-/* libucp.so.0, and libucp-0123abcd.so.0 as Python wheels name it. A function of UCX that ends in a jump to another one leaves the address
- * of its own caller: so this library as well, and what it calls where that is another preload. */
-static int find_ranges(struct dl_phdr_info *info, size_t size, void *real)
+/* The objects through which a function of UCX reaches another one: libucp.so.0, libucp-0123abcd.so.0 as Python wheels name it, and
+ * preloads like this one, before and behind it. All define what is called, and the program itself does not count. */
+static int find_ranges(struct dl_phdr_info *info, size_t size, void *name)
 {
     (void)size;
-    const char *base = strrchr(info->dlpi_name, '/');
-    uintptr_t begin = UINTPTR_MAX, end = 0, own = (uintptr_t)&used, called = (uintptr_t)real;
+    uintptr_t begin = UINTPTR_MAX, end = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *h = &info->dlpi_phdr[i];
         if (h->p_type != PT_LOAD)
@@ -50,7 +49,7 @@ static int find_ranges(struct dl_phdr_info *info, size_t size, void *real)
         if (info->dlpi_addr + h->p_vaddr + h->p_memsz > end)
             end = info->dlpi_addr + h->p_vaddr + h->p_memsz;
     }
-    if (!strncmp(base ? base + 1 : info->dlpi_name, "libucp", 6) || (own >= begin && own < end) || (called >= begin && called < end))
+    if (*info->dlpi_name && st_defines(info, name))
         add_range(begin, end);
     return 0;
 }
@@ -72,11 +71,12 @@ void *ucx_resolve(void *place)
 {
     static int busy;
     int saved = errno;
-    void *p = st_next(table[(void **)place - (void **)&ucx_real].name, NULL);
+    const char *name = table[(void **)place - (void **)&ucx_real].name;
+    void *p = st_next(name, NULL);
     if (p) {
         while (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
             st_pause();
-        dl_iterate_phdr(find_ranges, p);
+        dl_iterate_phdr(find_ranges, (void *)name);
         __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
         __atomic_store_n((void **)place, p, __ATOMIC_RELEASE);
     }

@@ -134,6 +134,8 @@ UCX_INLINE void ucx_begin(struct ucx_call *c)
 UCX_INLINE bool ucx_end(struct ucx_call *c)
 {
     ucx_thread.depth--;
+    if (c->frame)
+        c->frame->id = 0; /* a later call at this depth that tracks nothing must not be taken for this one when the completion comes */
     if (st_likely(c->t->ready))
         return true;
     c->t = st_self;

@@ -5,6 +5,7 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -236,6 +237,11 @@ func (p *Plan) title(process int) string {
 	return fmt.Sprintf("rank %d on %s", q.Rank, q.Host)
 }
 
+// inRun is the end of a capture's path, node's folder and file: a run directory that was moved gives the same trace.
+func inRun(capture string) string {
+	return filepath.Join(filepath.Base(filepath.Dir(capture)), filepath.Base(capture))
+}
+
 func (p *Plan) nameProcess(q *Process) {
 	r := &p.Run.Processes[q.Index]
 	exe := r.Executable[strings.LastIndexByte(r.Executable, '/')+1:]
@@ -254,7 +260,7 @@ func (p *Plan) nameProcess(q *Process) {
 		q.Name += " (" + strings.Join(inside, ", ") + ")"
 	}
 	q.Label = ClockLabel(p.Run, r.Host)
-	q.Description = fmt.Sprintf("host %s, pid %d, executable %s, capture %s; %s", r.Host, r.Pid, r.Executable, r.File, q.Label)
+	q.Description = fmt.Sprintf("host %s, pid %d, executable %s, capture %s; %s", r.Host, r.Pid, r.Executable, inRun(r.File), q.Label)
 }
 
 // ClockLabel says how far the clock of a host may be off.
