@@ -53,7 +53,7 @@ func mergeAndTell(path string) {
 // However much there is to merge, memory stays within the limit; program and runtime come on top of it.
 func TestMemoryStaysWithinTheLimit(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIP TestMemoryStaysWithinTheLimit: -short, and the input is large")
+		t.Skip("not part of the quick run")
 	}
 	highest := func(operations int) int64 {
 		r := manyOperations(t, operations)

@@ -180,6 +180,9 @@ func TestContent(t *testing.T) {
 }
 
 func TestTraceProcessorReadsIt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 32, Ranks: 4, Messages: 3000, Partitions: 4, Strays: true})
 	b, s := write(t, src, chromejson.Options{})

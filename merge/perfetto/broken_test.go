@@ -13,6 +13,9 @@ import (
 
 // What would show a run wrongly must not pass for a good trace.
 func TestBrokenTracesAreFoundOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 9, Ranks: 3, Messages: 300, Partitions: 3, Strays: true})
 	trace, stats := write(t, src, perfetto.Options{})

@@ -131,6 +131,9 @@ func row(src *timelinetest.Source, o *ops.Op) string {
 
 // Every operation is there with its name, times, place and arguments, and so is every value of a counter and every arrow.
 func TestContent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 11, Ranks: 4, Messages: 2500, Partitions: 4, Strays: true})
 	trace, _ := write(t, src, perfetto.Options{Workers: 2})

@@ -25,6 +25,9 @@ func arrows(t *testing.T, trace []byte) (n int64) {
 }
 
 func TestLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	src := timelinetest.New(timelinetest.Config{Seed: 21, Ranks: 4, Messages: 8000, Partitions: 9, Strays: true})
 	whole, all := write(t, src, perfetto.Options{})
 	var failed, unfinished, must int64
@@ -83,6 +86,9 @@ func TestLimit(t *testing.T) {
 
 // What a limited trace keeps is the longest operations, and short ones from all of the time range with both ends of their flows.
 func TestLimitKeepsLongestAndSample(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 22, Ranks: 4, Messages: 8000, Partitions: 9})
 	trace, s := write(t, src, perfetto.Options{MaxSlices: 5000})
@@ -132,6 +138,9 @@ func TestLimitKeepsLongestAndSample(t *testing.T) {
 
 // A thinned counter still has its extremes and its end, and no value that it never had.
 func TestLimitKeepsCountersTrue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 23, Ranks: 3, Messages: 8000, Partitions: 5})
 	whole, _ := write(t, src, perfetto.Options{})
@@ -158,6 +167,9 @@ func TestLimitKeepsCountersTrue(t *testing.T) {
 }
 
 func TestFilters(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 24, Ranks: 3, Messages: 3000, Partitions: 5})
 	from, to := src.Info.First+1_000_000, src.Info.First+1_500_000

@@ -14,6 +14,9 @@ import (
 // Endpoints of one name, lanes up to the highest number there is, processes without a rank, and two images of one process stay apart
 // and are all there.
 func TestOddNamesAndNumbers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	tp.Need(t)
 	src := timelinetest.New(timelinetest.Config{Seed: 41, Ranks: 4, Messages: 600, Partitions: 2})
 	var qps []int

@@ -208,7 +208,7 @@ func TestBothLayers(t *testing.T) {
 // More ranks than the demo has, so that the lists of peers and queue pairs are longer: the matrix of ranks is full.
 func TestSixRanks(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not in the short run")
+		t.Skip("not part of the quick run")
 	}
 	r := newRun(t, spec{mode: "aggregate", providers: "ucx,ibverbs", hca: true, env: []string{"UCX_TLS=rc_v,self"}})
 	r.launch(r.mpirun(6, built(t, "tests/mpi-app"), "-n", "2")...).succeed()

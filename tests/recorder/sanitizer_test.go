@@ -9,7 +9,7 @@ import (
 // The recorder and its client in one program, under each sanitizer.
 func TestSanitizers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIP sanitizers: not part of the quick run")
+		t.Skip("not part of the quick run")
 	}
 	sources, err := filepath.Glob(filepath.Join(root, "preload", "*.c"))
 	if err != nil {

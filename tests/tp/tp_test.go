@@ -89,6 +89,9 @@ func TestCleanTrace(t *testing.T) {
 }
 
 func TestDamagedTracesFailTheCheck(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	Need(t)
 	good := goodTrace()
 	for name, c := range map[string]struct {
@@ -119,6 +122,9 @@ func TestWrongSQLIsAnError(t *testing.T) {
 }
 
 func TestSQLPackage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	Need(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "puts.sql"), []byte("CREATE PERFETTO VIEW puts AS SELECT dur FROM slice WHERE name = 'put'"), 0o600); err != nil {

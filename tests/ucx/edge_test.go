@@ -120,7 +120,7 @@ func TestEdgesWithoutRecorder(t *testing.T) {
 // The provider, the recorder and the program under each sanitizer.
 func TestEdgesUnderSanitizers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIP sanitizers: not part of the quick run")
+		t.Skip("not part of the quick run")
 	}
 	build(t)
 	for name, flags := range map[string][]string{
@@ -156,7 +156,7 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 // Trampolines, thread-local storage and the calling convention of another machine, under user-mode emulation.
 func TestEdgesOnAarch64(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIP aarch64: not part of the quick run")
+		t.Skip("not part of the quick run")
 	}
 	build(t)
 	for _, tool := range []string{"aarch64-linux-gnu-gcc", "qemu-aarch64"} {
