@@ -117,7 +117,7 @@ void ucx_received(struct ucx_call *c)
     ucp_tag_recv_info_t info = *c->info;
     ucx_record(c, c->event, c->api, ST_UCP_RESULT_PENDING);
     ucx_complete(c->t, c->object, st_mode == ST_FULL ? st_clock() : 0, c->id, info.length, info.sender_tag, UCS_OK);
-    ucx_untrack(c, true);
+    ucx_untrack(c, c->event, true);
 }
 
 ucs_status_t ucx_finish_carried(struct ucx_call *c, ucs_status_t status, bool done)

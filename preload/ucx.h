@@ -78,7 +78,9 @@ struct ucx_thread {
     uint32_t depth;  /* calls in their real function */
     uint32_t shut;   /* bit depth % 32: the gate was shut when the call at that depth came, and is to be shut after it */
     uint32_t cached; /* free slots at hand */
-    uint64_t next_id, end_id;
+    struct ucx_ids {
+        uint64_t next, end;
+    } ids[2]; /* receives apart from the rest: each then tends to go up by one, as the encoder expects */
     struct ucx_frame frames[UCX_FRAMES], deeper;
     uint16_t cache[UCX_CACHE];
 };
@@ -201,7 +203,7 @@ UCX_INLINE uint16_t *ucx_recent_of(const void *request) { return &ucx_recent[(ui
 
 unsigned ucx_slot_refill(struct ucx_thread *me);
 void ucx_slot_spill(struct ucx_thread *me);
-void ucx_new_ids(struct ucx_thread *me);
+void ucx_new_ids(struct ucx_ids *ids);
 
 UCX_INLINE void ucx_slot_put(struct ucx_thread *me, unsigned slot)
 {
@@ -219,12 +221,13 @@ UCX_INLINE void *ucx_track(struct ucx_call *c, unsigned event, void *callback)
     unsigned slot = st_likely(me->cached) ? me->cache[--me->cached] : ucx_slot_refill(me);
     if (st_unlikely(!slot))
         return callback;
-    if (st_unlikely(me->next_id == me->end_id))
-        ucx_new_ids(me);
+    struct ucx_ids *ids = &me->ids[event == ST_EV_UCP_TAG_RECV];
+    if (st_unlikely(ids->next == ids->end))
+        ucx_new_ids(ids);
     struct ucx_slot *s = &ucx_slots[slot];
     s->callback = (ucx_callback_t)callback;
     s->t = c->t;
-    s->id = c->id = me->next_id++;
+    s->id = c->id = ids->next++;
     s->receive = event == ST_EV_UCP_TAG_RECV;
     __atomic_store_n(&s->object, c->object, __ATOMIC_RELAXED);
     c->slot = slot;
@@ -270,14 +273,15 @@ UCX_INLINE const ucp_request_param_t *ucx_track_nbx(struct ucx_call *c, unsigned
 }
 
 /* Gives back the slot of a call whose callback will not run. recorded: with the request's id. */
-UCX_INLINE void ucx_untrack(struct ucx_call *c, bool recorded)
+UCX_INLINE void ucx_untrack(struct ucx_call *c, unsigned event, bool recorded)
 {
     struct ucx_thread *me = &ucx_thread;
+    struct ucx_ids *ids = &me->ids[event == ST_EV_UCP_TAG_RECV];
     if (!c->slot || c->frame->done)
         return;
     ucx_slot_put(me, c->slot);
-    if (!recorded && me->next_id == c->id + 1)
-        me->next_id = c->id; /* so that the ids of requests that were pending stay in step */
+    if (!recorded && ids->next == c->id + 1)
+        ids->next = c->id; /* so that the ids of requests that were pending stay in step */
 }
 
 /* Frees the slots of requests that end with their worker. */
@@ -318,14 +322,15 @@ void ucx_received(struct ucx_call *c);
  * its result. */
 UCX_INLINE ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, unsigned event, unsigned api, ucs_status_ptr_t result)
 {
+    c->frame->id = 0; /* calls that track no request leave it as it is */
     if (st_unlikely(!ucx_end(c) || UCS_PTR_IS_ERR(result))) {
-        ucx_untrack(c, false);
+        ucx_untrack(c, event, false);
     } else if (event == ST_EV_UCP_TAG_RECV && c->info && !result && __builtin_memcmp(c->info, &c->before, sizeof c->before)) {
         ucx_received(c);
     } else {
         ucx_record(c, event, api, !result ? ST_UCP_RESULT_DONE : c->id ? ST_UCP_RESULT_PENDING : ST_UCP_RESULT_UNTRACKED);
         if (!result) {
-            ucx_untrack(c, false);
+            ucx_untrack(c, event, false);
         } else if (st_unlikely(c->frame->done)) {
             ucx_complete(c->t, c->object, c->frame->time, c->id, c->frame->bytes, c->frame->tag, c->frame->status);
         } else {

@@ -95,10 +95,10 @@ void ucx_slot_spill(struct ucx_thread *me)
 }
 
 #define ID_RANGE (1u << 20)
-void ucx_new_ids(struct ucx_thread *me)
+void ucx_new_ids(struct ucx_ids *ids)
 {
-    me->next_id = __atomic_fetch_add(&next_ids, ID_RANGE, __ATOMIC_RELAXED);
-    me->end_id = me->next_id + ID_RANGE;
+    ids->next = __atomic_fetch_add(&next_ids, ID_RANGE, __ATOMIC_RELAXED);
+    ids->end = ids->next + ID_RANGE;
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------------------- */

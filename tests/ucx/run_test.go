@@ -110,7 +110,9 @@ func (s *session) compare(t *testing.T, mode string) []*process {
 			events[op] = total{events[op].Count + c.Count, events[op].Bytes + c.Bytes}
 		}
 		if mode == "full" {
-			p.check(t)
+			if n := p.check(t); n != 0 {
+				t.Errorf("%d requests without completion in pid %d", n, p.header.Pid)
+			}
 		}
 	}
 	want := s.counted(t)

@@ -205,6 +205,13 @@ static void handler(void) /* as an active message's would be */
     CHECK(ucp_put_nbi(ep, data, 8, 0, NULL) == UCS_OK);
 }
 
+static void *outstanding;
+static void complete_it(void)
+{
+    fake.in_progress = NULL;
+    fake_complete(outstanding, requests, UCS_OK, NULL, NULL);
+}
+
 static void nested(void)
 {
     ucp_request_param_t p = {.op_attr_mask = 0};
@@ -222,11 +229,22 @@ static void nested(void)
     fake.when = FAKE_NOW;
     to_post = 30;
     CHECK(ucp_put_nb(ep, data, 1, 0, NULL, again) == requests);
-    expect("put", 1 + 30 + 31);
-    expect("put.bytes", 1100 + 160 + 31);
+    /* a request that completes in the progress of a later, blocking call */
+    fake.when = FAKE_LATER;
+    for (int i = 0; i < 10; i++) {
+        fake.result = requests;
+        memset(&seen, 0, sizeof seen);
+        CHECK(ucp_put_nb(ep, data, 1, 0, NULL, nb_cb) == requests);
+        outstanding = fake.callback;
+        fake.result = NULL;
+        fake.in_progress = complete_it;
+        CHECK(ucp_put(ep, data, 100, 0, NULL) == UCS_OK && seen.calls == 1);
+    }
+    expect("put", 1 + 30 + 31 + 20);
+    expect("put.bytes", 1100 + 160 + 31 + 1010);
     expect("tag_send", 1);
-    expect("pending", 31);
-    expect("completions", 31);
+    expect("pending", 31 + 10);
+    expect("completions", 31 + 10);
 }
 
 /* ---- full: more requests than slots ---- */
