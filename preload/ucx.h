@@ -322,7 +322,6 @@ void ucx_received(struct ucx_call *c);
  * its result. */
 UCX_INLINE ucs_status_ptr_t ucx_finish_request(struct ucx_call *c, unsigned event, unsigned api, ucs_status_ptr_t result)
 {
-    c->frame->id = 0; /* calls that track no request leave it as it is */
     if (st_unlikely(!ucx_end(c) || UCS_PTR_IS_ERR(result))) {
         ucx_untrack(c, event, false);
     } else if (event == ST_EV_UCP_TAG_RECV && c->info && !result && __builtin_memcmp(c->info, &c->before, sizeof c->before)) {
