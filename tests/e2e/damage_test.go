@@ -247,7 +247,11 @@ func mounted(t *testing.T, r *run, size string) *run {
 
 // On a full disk a merge fails, says so, and leaves no half result; what an earlier merge wrote stays.
 func TestDiskFull(t *testing.T) {
-	source, _ := recordedRanks(t, 3)
+	source, _ := recordedRanks(t, 30)
+	first := copyOf(t, source)
+	if errs, status := first.merge(); status != 0 {
+		t.Fatalf("merge ended with %d: %s", status, errs)
+	}
 	for _, merged := range []bool{false, true} {
 		t.Run(fmt.Sprintf("merged before %v", merged), func(t *testing.T) {
 			c := *source
@@ -262,25 +266,46 @@ func TestDiskFull(t *testing.T) {
 					t.Fatalf("merge ended with %d: %s", status, errs)
 				}
 			}
-			fill(t, filepath.Join(r.dir, "filler"))
-			before := snapshot(t, r.path)
-			errs, status := r.merge()
-			if status != 1 || !strings.Contains(errs, "no space left") {
-				t.Errorf("merge ended with %d: %s", status, errs)
+			want := first.results()
+			filler := filepath.Join(r.dir, "filler")
+			size := fill(t, filler)
+			before, captured, failures := r.results(), snapshot(t, filepath.Join(r.path, "capture")), 0
+			// More and more room, so that the merge comes to its end everywhere once.
+			for ; ; failures++ {
+				errs, status := r.merge()
+				if status == 0 {
+					break
+				}
+				if status != 1 || !strings.Contains(errs, "no space left") {
+					t.Fatalf("merge ended with %d: %s", status, errs)
+				}
+				if s := r.strays(); len(s) > 0 {
+					t.Fatalf("with %d pages free: left behind: %v", failures, s)
+				}
+				got := r.results()
+				for _, name := range []string{"trace.pftrace", "matrix.json", "manifest.json"} {
+					if got[name] != before[name] && got[name] != want[name] {
+						t.Errorf("with %d pages free: %s is neither the old one nor whole", failures, name)
+					}
+				}
+				size -= 4096
+				if err := os.Truncate(filler, size); err != nil {
+					t.Fatal(err)
+				}
 			}
-			same(t, "full disk", before, snapshot(t, r.path))
-			if err := os.Remove(filepath.Join(r.dir, "filler")); err != nil {
-				t.Fatal(err)
+			if failures < 3 {
+				t.Errorf("the disk was full for %d merges only", failures)
 			}
-			if errs, status := r.merge(); status != 0 || len(r.results()) != 3 {
-				t.Errorf("with room again, merge ended with %d: %s", status, errs)
+			same(t, "full disk", captured, snapshot(t, filepath.Join(r.path, "capture")))
+			if got := r.results(); !maps.Equal(got, want) {
+				t.Error("with room again, the results are not those of the first merge")
 			}
 		})
 	}
 }
 
-// fill writes until nothing more fits.
-func fill(t *testing.T, path string) {
+// fill writes until nothing more fits, and returns the size of what it has written.
+func fill(t *testing.T, path string) int64 {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -296,6 +321,11 @@ func fill(t *testing.T, path string) {
 		}
 		err = nil
 	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
 }
 
 // A run that cannot be written to can be looked at and exported elsewhere, and a merge of it fails without harm.

@@ -47,7 +47,7 @@ func (r *run) written() *perfetto.Stats {
 	return stats
 }
 
-// sent are the operations whose bytes a counter track of their own sums; those of the counter "one-sided" are the others.
+// counterOf names the counter track that sums the bytes of an operation: "one-sided" for those that it does not have, "" for none.
 var counterOf = map[string]map[string]string{
 	"ucp":   {"tag_send": "send", "tag_recv": "receive", "flush": ""},
 	"verbs": {"send": "send", "write_imm": "send", "recv": "receive"},
@@ -128,6 +128,9 @@ func differences(got, want map[string]int64) string {
 
 // A trace of calls, in mode simple: one slice a call.
 func TestTraceOfCalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not in the short run")
+	}
 	tp.Need(t)
 	r := newRun(t, spec{mode: "simple", providers: "ucx", env: transports["tcp"]})
 	r.launch(r.mpirun(3, built(t, "tests/mpi-app"), "-n", "2")...).succeed()

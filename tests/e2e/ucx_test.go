@@ -65,7 +65,9 @@ func TestUCPClient(t *testing.T) {
 					if i.Flows.Matched != saw["ucp"]["tag_send"].Count || len(i.Flows.Unmatched) != 0 || i.Unfinished != 0 {
 						t.Errorf("flows %+v, unfinished %d", i.Flows, i.Unfinished)
 					}
-					r.checkTrace(i, saw)
+					if !testing.Short() {
+						r.checkTrace(i, saw)
+					}
 				}
 			})
 		}
@@ -95,7 +97,9 @@ func TestOpenMPI(t *testing.T) {
 					if i.Flows.Matched != saw["ucp"]["tag_send"].Count || i.Flows.Ambiguous != 0 || len(i.Flows.Unmatched) != 0 || i.Unfinished != 0 {
 						t.Errorf("flows %+v of %d messages, %d unfinished", i.Flows, saw["ucp"]["tag_send"].Count, i.Unfinished)
 					}
-					r.checkTrace(i, saw)
+					if tls == "shm" || !testing.Short() {
+						r.checkTrace(i, saw)
+					}
 				}
 			})
 		}
