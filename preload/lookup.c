@@ -152,9 +152,39 @@ void st_hooks(const char *prefix, const struct st_hook *table)
     __atomic_store_n(&tables, n + 1, __ATOMIC_RELEASE);
 }
 
+struct caller {
+    uintptr_t address;
+    const char *name;
+    int defines;
+};
+
+static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct caller *c = data;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        if (h->p_type != PT_LOAD || c->address - (info->dlpi_addr + h->p_vaddr) >= h->p_memsz)
+            continue;
+        struct tables t;
+        c->defines = !find_tables(info, &t) && find_symbol(&t, c->name);
+        return 1;
+    }
+    return 0;
+}
+
+/* Whether the object that a look-up comes from has a function of that name itself. */
+static int is_wrapper(const void *caller, const char *name)
+{
+    struct caller c = {.address = (uintptr_t)caller, .name = name};
+    dl_iterate_phdr(find_caller, &c);
+    return c.defines;
+}
+
 /* What a look-up of name is to get: ours, or NULL to let the real function answer. A look-up in the default order finds the preloaded
- * symbol by itself, and one of the next definition wants just not ours. */
-__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version)
+ * symbol by itself, and one of the next definition wants just not ours. Another preload that looks for the function behind its own of that
+ * name does not want ours either, which may have called it: the two would call each other without end. */
+__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version, const void *caller)
 {
     st_resolve();
     if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name)
@@ -167,8 +197,8 @@ __attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle,
             if (strcmp(h->name, name) || (version && h->version && strcmp(h->version, version)))
                 continue;
             void *real = version ? st_real_dlvsym(handle, name, version) : st_real_dlsym(handle, name);
-            if (!real)
-                return NULL; /* the real function says so again, and leaves its message for dlerror */
+            if (!real || is_wrapper(caller, name))
+                return NULL; /* the real function answers again, and leaves its message for dlerror */
             if (real != h->ours) {
                 void *none = NULL;
                 __atomic_compare_exchange_n(h->real, &none, real, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
