@@ -67,10 +67,8 @@ serve_and_call() {
 		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; tail -n 10 "$OUT/$name/client"; }
 		[ $rc = 0 ] || [ -z "$pid" ] || kill "$pid" 2>/dev/null
 	fi
-	if [ -n "$pid" ] && ! wait "$pid"; then
-		rc=1
-		echo "$name: the server failed"
-		tail -n 10 "$OUT/$name/server"
+	if [ -n "$pid" ]; then
+		wait "$pid" || { rc=$?; echo "$name: the server's exit status is $rc"; tail -n 10 "$OUT/$name/server"; }
 	fi
 	meet "$name.end"
 	return $rc
@@ -115,12 +113,11 @@ watch_qps() {
 	see=/tmp/qps.$1
 	mkdir -p "$OUT/$1"
 	(
-		renice -n -20 $BASHPID >/dev/null
-		until [ -e "$see.end" ]; do
-			rdma resource show qp link "$DEV" >"$see"
-			[ "$(grep -c 'state RTS' "$see")" -lt "$n" ] || break
+		nice -n -20 bash -c 'until [ -e "$1.end" ]; do
+			rdma resource show qp link "$DEV" >"$1"
+			[ "$(grep -c "state RTS" "$1")" -lt "$2" ] || break
 			sleep 0.05
-		done
+		done' watch "$see" "$n"
 		sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\).* state \([A-Z]*\).* pid \([0-9]*\) comm \(.*\)/\1 \2 \3 \4 \5/p' "$see" | tr -d '[]' >"$to"
 	) &
 	watcher=$!
