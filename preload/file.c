@@ -283,15 +283,21 @@ int st_file_create(void)
     p->written = st_config.back_end ? st_config.back_end == 2 : (uint32_t)is_network(folder);
     if (!error)
         error = reserve_fd(fd, 0, ST_HEADER_BYTES);
-    void *m = MAP_FAILED;
+    void *m = NULL;
+    if (!error && !p->written) {
+        m = mmap(NULL, ST_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (m != MAP_FAILED) {
+            madvise(m, ST_HEADER_BYTES, MADV_DONTFORK);
+        } else if (st_config.back_end) {
+            error = errno;
+        } else {
+            /* refused: 9p without a cache does so, and statfs(2) tells of it the type of the file system behind it */
+            p->written = 1;
+        }
+    }
     if (!error && p->written) {
         m = st_wiped(ST_HEADER_BYTES);
         error = m ? 0 : ENOMEM;
-    } else if (!error) {
-        m = mmap(NULL, ST_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        error = m == MAP_FAILED ? errno : 0;
-        if (!error)
-            madvise(m, ST_HEADER_BYTES, MADV_DONTFORK);
     }
     close(fd);
     if (error) {

@@ -30,12 +30,13 @@ static void object_put(struct st_process *p, struct st_object *o)
     p->free_last = o;
 }
 
-static void forget(struct st_process *p, uint64_t key)
+/* Takes a name away; only: where it is not NULL, the object that the name must stand for (its key may be another's by now). */
+static void forget(struct st_process *p, uint64_t key, const struct st_object *only)
 {
     struct st_name **at = &p->buckets[st_bucket(key)], *n;
     while ((n = *at) && n->key != key)
         at = &n->next;
-    if (!n)
+    if (!n || (only && n->object != only))
         return;
     __atomic_store_n(at, n->next, __ATOMIC_RELEASE);
     /* n->next stays as it is until the name is used again: a reader standing on n goes on */
@@ -51,7 +52,7 @@ static void forget(struct st_process *p, uint64_t key)
 static int name(struct st_process *p, struct st_object *o, uint64_t key)
 {
     struct st_name *n;
-    forget(p, key);
+    forget(p, key, NULL);
     if (p->names_used < ST_NAMES) {
         n = &p->names[p->names_used++];
     } else {
@@ -110,7 +111,7 @@ void st_object_forget(enum st_kind kind, uint64_t key)
     if (!p || !p->ready)
         return;
     st_lock();
-    forget(p, st_name_key(kind, key));
+    forget(p, st_name_key(kind, key), NULL);
     st_unlock();
 }
 
@@ -121,7 +122,7 @@ void st_object_end(struct st_object *o)
         return;
     st_def_object_end(o->id);
     st_lock();
-    forget(p, o->key);
+    forget(p, o->key, o);
     object_put(p, o);
     st_unlock();
 }
@@ -209,7 +210,7 @@ void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uin
     }
     struct st_aggregate *a = e->aggregate;
     if (o->id) /* object 0 serves all layers: their event ids would meet in its slots */
-        o->aggregate[event % ST_OBJECT_AGGREGATES] = a;
+        __atomic_store_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], a, __ATOMIC_RELEASE);
     a->count++;
     a->bytes += bytes;
     a->calls += calls;

@@ -179,7 +179,7 @@ static inline unsigned st_size_class(uint64_t bytes)
  * after the request's st_rec_...: the counters that precede an object's first record in a chunk leave that record out. */
 static inline void st_count(struct st_thread *t, struct st_object *o, unsigned event, uint64_t bytes, unsigned calls)
 {
-    struct st_aggregate *a = o->aggregate[event % ST_OBJECT_AGGREGATES];
+    struct st_aggregate *a = __atomic_load_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], __ATOMIC_ACQUIRE);
     if (st_unlikely(!a || a->thread != t->index || a->peer)) {
         st_count_slow(t, o, event, 0, bytes, calls);
         return;
@@ -193,7 +193,7 @@ static inline void st_count(struct st_thread *t, struct st_object *o, unsigned e
 /* The same for an unconnected queue pair: the peer is part of the key (FORMAT.md, Aggregate blocks). */
 static inline void st_count_peer(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
 {
-    struct st_aggregate *a = o->aggregate[event % ST_OBJECT_AGGREGATES];
+    struct st_aggregate *a = __atomic_load_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], __ATOMIC_ACQUIRE);
     if (st_unlikely(!a || a->thread != t->index || a->peer != peer)) {
         st_count_slow(t, o, event, peer, bytes, calls);
         return;

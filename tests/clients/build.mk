@@ -1,6 +1,6 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-verbs.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
@@ -10,11 +10,13 @@ $(TB):
 	mkdir -p $@
 
 $(CLIENTS): tests/clients/tally.h | $(TB)
-$(TB)/verbs-client $(TB)/burst-client: tests/clients/rc.h
+$(TB)/verbs-client $(TB)/peer-client $(TB)/burst-client: tests/clients/rc.h
 
 $(TB)/ucp-client: tests/clients/ucp-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs
 $(TB)/verbs-client: tests/clients/verbs-client.c
+	$(CLIENT_CC) -o $@ $< -libverbs
+$(TB)/peer-client: tests/clients/peer-client.c
 	$(CLIENT_CC) -o $@ $< -libverbs
 $(TB)/dlv-client: tests/clients/dlv-client.c
 	$(CLIENT_CC) -o $@ $< -ldl

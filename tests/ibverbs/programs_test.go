@@ -122,6 +122,17 @@ func TestUCXAlone(t *testing.T) {
 	}
 }
 
+// Another preload behind us that looks for the functions behind its own in a library of the plugin's, and must not get ours: they would call
+// each other without end.
+func TestUCXOtherPreloadBehind(t *testing.T) {
+	need(t, "ucx_perftest")
+	r := newRig(t, "full")
+	counter := built(t, "tests/count-verbs.so")
+	r.env = append(r.env, "LD_PRELOAD="+strings.TrimPrefix(r.preload("ibverbs"), counter+":")+":"+counter, "UCX_TLS=rc_v", "UCX_NET_DEVICES=mlx5_0:1")
+	r.pair("ucx_perftest", "-t", "ucp_put_bw", "-n", "500", "-w", "50", "-s", "8192")
+	r.compare("full")
+}
+
 // Open MPI over UCX over verbs with both providers: what each rank does at the verbs layer, beside the same messages at the UCP layer.
 func TestOpenMPI(t *testing.T) {
 	need(t, "mpirun")

@@ -456,6 +456,22 @@ func TestFullDiskIsHarmless(t *testing.T) {
 	}
 }
 
+// A file system that refuses a shared mapping and does not look like one over the network: 9p without a cache does that.
+func TestRefusedMappingIsWritten(t *testing.T) {
+	client, dir := build(t), t.TempDir()
+	refuse := filepath.Join(dir, "refuse.so")
+	if b, err := exec.Command("gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", refuse, "testdata/refuse.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	env, captures := configure(t, dir, nil)
+	run(t, append(env, "LD_PRELOAD="+refuse), client, "series", "42", "2000")
+	all := files(t, captures)
+	if len(all) != 1 || all[0].Header().BackEnd != capture.Written {
+		t.Fatalf("%d captures, not one that was written", len(all))
+	}
+	compare(t, events(t, all[0], 1), series(42, 2000, 1))
+}
+
 func TestProgramsThatCloseDescriptors(t *testing.T) {
 	client := build(t)
 	env, captures := configure(t, t.TempDir(), nil)

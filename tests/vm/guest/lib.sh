@@ -1,14 +1,17 @@
 # shellcheck shell=bash
 # Sourced by guest scripts: . "$(dirname "$0")/lib.sh". Sets the RDMA device up and gives the helpers below. For them:
-#   B     the build folder, as on the host      OUT   a folder of the host that stays after the run, shared by two machines
+#   B     a copy of the build folder: what is needed of it, in memory     OUT   a folder of the host that stays after the run, shared by two machines
 #   DEV   the RDMA device, rxe0                 GID   index of its IPv4 GID; UCX needs the link-local one, 0
 #   ME, PEER   addresses of this machine and the other (of one machine: itself)
 #   ROLE  one, or a and b of two machines
 # /tmp is memory and supports shared writable mappings; the repository and OUT are mounted by 9p and do not.
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
-B=$RIG_build OUT=$RIG_out DEV=rxe0 GID=1
+# The 9p mount caches nothing: each start of a program would read it anew.
+B=/tmp/build OUT=$RIG_out DEV=rxe0 GID=1
 export B OUT DEV GID
+mkdir $B
+cp -r "$RIG_build"/{bin,lib,tests} $B/
 bad=0
 
 # test_ok NAME, test_fail NAME WHY: the markers that the host counts.
@@ -38,63 +41,93 @@ wait_until() {
 }
 port_listens() { [ -n "$(ss -Hltn "sport = :$1")" ] || rdma resource show cm_id | grep -q "LISTEN.*:$1\b"; }
 
-# meet NAME: both machines wait here for each other, 60 s at most. Nothing to do on one.
+# meet NAME: both machines wait here for each other, 120 s at most. Nothing to do on one.
 meet() {
 	[ "$ROLE" = one ] && return
 	local other=a
 	[ "$ROLE" = a ] && other=b
 	: >"$OUT/meet.$1.$ROLE"
-	wait_until 60 test -e "$OUT/meet.$1.$other" || { echo "the other machine did not come to $1"; exit 1; }
+	wait_until 120 test -e "$OUT/meet.$1.$other" || { echo "the other machine did not come to $1"; exit 1; }
 }
 
 # serve_and_call NAME PORT LIMIT SERVER CLIENT: starts the command line SERVER, waits until it listens on PORT, runs CLIENT; both must
-# succeed within LIMIT seconds. On two machines a serves and b calls. Their outputs are /tmp/NAME.server and /tmp/NAME.client.
+# succeed within LIMIT seconds. On two machines a serves and b calls. Their outputs are OUT/NAME/server and OUT/NAME/client.
 # Returns whether it went well; says what did not.
 serve_and_call() {
 	local name=$1 port=$2 limit=$3 server=$4 client=$5 rc=0 pid=
+	mkdir -p "$OUT/$name"
 	if [ "$ROLE" != b ]; then
-		timeout -k 2 "$limit" bash -c "$server" >"/tmp/$name.server" 2>&1 &
+		timeout -k 2 "$limit" bash -c "$server" >"$OUT/$name/server" 2>&1 &
 		pid=$!
 		wait_until 30 port_listens "$port" || echo "$name: nothing listens on port $port"
 	fi
 	meet "$name"
 	if [ "$ROLE" != a ]; then
-		timeout -k 2 "$limit" bash -c "$client" >"/tmp/$name.client" 2>&1 || rc=$?
-		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; tail -n 10 "/tmp/$name.client"; }
+		timeout -k 2 "$limit" bash -c "$client" >"$OUT/$name/client" 2>&1 || rc=$?
+		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; tail -n 10 "$OUT/$name/client"; }
 		[ $rc = 0 ] || [ -z "$pid" ] || kill "$pid" 2>/dev/null
 	fi
-	if [ -n "$pid" ] && ! wait "$pid"; then
-		rc=1
-		echo "$name: the server failed"
-		tail -n 10 "/tmp/$name.server"
+	if [ -n "$pid" ]; then
+		wait "$pid" || { rc=$?; echo "$name: the server's exit status is $rc"; tail -n 10 "$OUT/$name/server"; }
 	fi
 	meet "$name.end"
 	return $rc
 }
 
-# counting LAYER...: the value of LD_PRELOAD for the tests' own counters of these layers, ucp and verbs. COUNT_OUT=PREFIX in the
-# environment says where to, and counts PREFIX LAYER prints their sums: "OPERATION COUNT BYTES" lines.
-counting() {
-	local l out=
-	for l in "$@"; do out=$out${out:+:}$B/tests/count-$l.so; done
-	echo "$out"
+# What a run leaves in OUT/NAME: run/, the run directory; count.HOST.LAYER.PID, what the counters beside the recorder saw; sent.HOST.PID,
+# what the tests' own clients say of themselves; log.HOST; qps.HOST, where watch_qps was told to look.
+#
+# preloads LAYER...: the value of LD_PRELOAD for the tests' counters of these layers, ucp and verbs.
+preloads() { local l; for l in "$@"; do printf '%s' "$B/tests/count-$l.so:"; done; }
+# providers LAYER...: those that record these layers, in a list with commas.
+providers() { sed 's/ucp/ucx/; s/verbs/ibverbs/; s/ /,/' <<<"$*"; }
+# launch NAME MODE LAYERS ARGS... -- COMMAND...: records COMMAND, with a counter for each layer beside the recorder. Merged on the host only,
+# but with MERGE empty here as well.
+launch() {
+	local name=$1 mode=$2 layers=$3
+	shift 3
+	mkdir -p "$OUT/$name"
+	SENT_OUT=$OUT/$name/sent.$RIG_host COUNT_OUT=$OUT/$name/count.$RIG_host LD_PRELOAD=$(preloads $layers) timeout -k 2 150 "$B/bin/sigmatrace" launch ${MERGE---no-merge} \
+		-p "$mode" --providers "$(providers $layers)" -o "$OUT/$name/run" "$@"
 }
-counts() { "$B/tests/runner" counts "$1.$2".* 2>&1; }
-# same_counts NAME A B: two files of counts, such as a client's own and its counter's, say the same.
-same_counts() { equal "$1" "$("$B/tests/runner" counts $2 2>&1)" "$("$B/tests/runner" counts $3 2>&1)"; }
-
-# rdma_qps: the kernel's word on the queue pairs that exist, one a line: QPN REMOTE-QPN STATE PID COMMAND.
-rdma_qps() {
-	rdma resource show qp link "$DEV" | sed -n 's/.* lqpn \([0-9]*\)\( rqpn \([0-9]*\)\)\?.* state \([A-Z]*\).* pid \([0-9]*\) comm \(.*\)/\1 \3 \4 \5 \6/p' |
-		tr -d '[]'
-}
-
-# run_mpi RANKS ARGS...: Open MPI over UCX over soft-RoCE on this machine.
-run_mpi() {
-	local ranks=$1
+# ran NAME COMMAND...: the test run-NAME is that COMMAND succeeds. Its output goes to OUT/NAME/log.HOST.
+ran() {
+	local name=$1 rc=0
 	shift
-	timeout -k 2 100 mpirun -np "$ranks" --allow-run-as-root --oversubscribe --mca plm isolated --mca pml ucx --mca btl ^openib \
-		--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS -x UCX_NET_DEVICES -x UCX_IB_GID_INDEX "$@"
+	mkdir -p "$OUT/$name"
+	"$@" >"$OUT/$name/log.$RIG_host" 2>&1 || rc=$?
+	if [ -n "$watcher" ]; then
+		: >"$see.end"
+		wait "$watcher"
+		watcher=
+	fi
+	[ $rc = 0 ] && test_ok "run-$name" && return
+	tail -n 20 "$OUT/$name/log.$RIG_host"
+	test_fail "run-$name" "exit status $rc of: $*"
+}
+# watch_qps NAME N: until the kernel knows N queue pairs of programs that are ready to send, all at once, in the background: OUT/NAME/qps.HOST
+# is then what it says of them, one a line: QPN REMOTE-QPN STATE PID COMMAND. It goes before programs, which poll without a pause, and ends
+# with the next run.
+watch_qps() {
+	local to=$OUT/$1/qps.$RIG_host n=$2
+	see=/tmp/qps.$1
+	mkdir -p "$OUT/$1"
+	(
+		nice -n -20 bash -c 'until [ -e "$1.end" ]; do
+			rdma resource show qp link "$DEV" >"$1"
+			[ "$(grep -c "state RTS" "$1")" -lt "$2" ] || break
+			sleep 0.05
+		done' watch "$see" "$n"
+		sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\).* state \([A-Z]*\).* pid \([0-9]*\) comm \(.*\)/\1 \2 \3 \4 \5/p' "$see" | tr -d '[]' >"$to"
+	) &
+	watcher=$!
+}
+see='' watcher=''
+
+# mpi_command RANKS: sets the array mpi to the beginning of a command line for Open MPI over UCX over soft-RoCE on this machine.
+mpi_command() {
+	mpi=(mpirun -np "$1" --allow-run-as-root --oversubscribe --mca plm isolated --mca pml ucx --mca btl ^openib
+		--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS -x UCX_NET_DEVICES -x UCX_IB_GID_INDEX -x COUNT_OUT -x SENT_OUT)
 }
 # UCX's UD, which also sets RC up, gets nothing through soft-RoCE with an IPv4 GID.
 export UCX_NET_DEVICES=$DEV:1 UCX_IB_GID_INDEX=0 UCX_TLS=rc_v
@@ -122,3 +155,4 @@ wait_until 10 grep -q ffff:0a09 /sys/class/infiniband/$DEV/ports/1/gids/$GID || 
 if [ $ROLE != one ]; then
 	wait_until 60 ping -c1 -W1 $PEER >/dev/null || { echo "$PEER does not answer"; exit 1; }
 fi
+export -f wait_until port_listens meet serve_and_call

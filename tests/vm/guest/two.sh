@@ -1,20 +1,72 @@
 #!/bin/bash
-# Two machines, soft-RoCE between them: the counters are exact on both ends.
-# rig: tests=4 limit=420
+# Two machines, soft-RoCE between them: unmodified programs on both record to one run, which is merged and checked on the host.
+# rig: tests=20 limit=600
 . "$(dirname "$0")/lib.sh" || exit 1
-count="COUNT_OUT=/tmp/c LD_PRELOAD=$(counting verbs)"
+
+# both NAME LAYERS PORT SERVER CLIENT: a launches the server; b's recorder is told of the same run, as a launcher of jobs would do it.
+# The run is in OUT, by 9p, and so recorded by write(2); with SCRATCH set in memory on both, and brought to the run afterwards.
+both() {
+	ran "$1" serve_and_call "$1" "$3" 60 "launch $1 full '$2' ${SCRATCH:+--set record.scratch=$SCRATCH} -- $4" "joined $1 '$2' $5"
+	[ -z "${SCRATCH:-}" ] || [ $ROLE = a ] || cp -r "$SCRATCH"/run-*/* "$OUT/$1/run/capture/"
+	meet "$1.collected"
+}
+# joined NAME LAYERS COMMAND...: COMMAND records into the run NAME.
+joined() {
+	local name=$1 layers=$2 lib=$B/lib/sigmatrace l list
+	shift 2
+	list=$lib/libsigmatrace.so
+	for l in $(providers "$layers" | tr , ' '); do list=$list:$lib/provider-$l.so; done
+	SENT_OUT=$OUT/$name/sent.$RIG_host COUNT_OUT=$OUT/$name/count.$RIG_host SIGMATRACE_CONFIG=$OUT/$name/run/profile.resolved \
+		LD_PRELOAD=$list:$(preloads $layers) "$@"
+}
+export -f joined launch preloads providers
+# b_clock NAME SECONDS: b's clock is set to a's and so many seconds more.
+b_clock() {
+	[ $ROLE = b ] || date +%s >"$OUT/clock.$1"
+	meet "clock.$1"
+	[ $ROLE = a ] || date -s "@$(($(cat "$OUT/clock.$1") + $2))" >/dev/null
+}
+both_pingpong() { both "$1" verbs 18515 "ibv_rc_pingpong -d $DEV -g $GID -n 100" "ibv_rc_pingpong -d $DEV -g $GID -n 100 $PEER"; }
+mkdir /tmp/scratch
 
 args="-d $DEV -x $GID -s 65536 -n 200"
-serve_and_call write_bw 18515 60 "$count ib_write_bw $args" "$count ib_write_bw $args $PEER" || echo "ib_write_bw failed"
-[ $ROLE = a ] || equal write_bw "$(counts /tmp/c verbs | grep write)" "write 200 13107200"
-rm -f /tmp/c.*
+watch_qps write_bw 1
+both write_bw verbs 18515 "ib_write_bw $args" "ib_write_bw $args $PEER"
+args="-d $DEV -x $GID -s 4096 -n 200"
+both send_bw-cm verbs 18515 "ib_send_bw -R $args" "ib_send_bw -R $args $PEER"
+args="-d $DEV -g $GID -n 20"
+both peers verbs 18600 "$B/tests/peer-client $args" "$B/tests/peer-client $args $PEER"
+both datagrams-cm verbs 7174 "udaddy" "udaddy -s $PEER"
+args="-t tag_lat -s 1024 -n 100 -w 10"
+both ucx "ucp verbs" 13337 "ucx_perftest $args" "ucx_perftest $args $PEER"
+watch_qps collected 1
+SCRATCH=/tmp/scratch both_pingpong collected
 
-args="-d $DEV -g $GID -n 100"
-serve_and_call rc_pingpong 18515 60 "$count ibv_rc_pingpong $args" "$count ibv_rc_pingpong $args $PEER" || echo "ibv_rc_pingpong failed"
-equal rc_pingpong-$ROLE "$(counts /tmp/c verbs | grep send)" "send 100 409600"
+# Open MPI reaches the other machine by a remote shell, for which remote.sh stands.
+export UCX_TLS=rc_v,self
+if [ $ROLE = a ]; then
+	mpi_command 2
+	ran mpi launch mpi full "ucp verbs" -- "${mpi[@]}" --mca plm rsh --mca plm_rsh_agent "$RIG_repo/tests/vm/guest/remote.sh" \
+		--mca oob_tcp_if_include 10.9.0.0/24 --host vma:1,vmb:1 "$B/tests/mpi-app" -n 2
+	check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
+	: >"$OUT/remote.end"
+else
+	until [ -e "$OUT/remote.end" ]; do
+		if [ -e "$OUT/remote.command" ]; then
+			command=$(cat "$OUT/remote.command")
+			rm "$OUT/remote.command"
+			bash -c "$command" >"$OUT/remote.log" 2>&1
+			echo $? >"$OUT/remote.status.new"
+			mv "$OUT/remote.status.new" "$OUT/remote.status"
+		fi
+		sleep 0.1
+	done
+	test_ok run-mpi
+fi
 
-args="-t tag_lat -n 100 -w 10"
-serve_and_call ucx 13337 60 "ucx_perftest $args" "COUNT_OUT=/tmp/u LD_PRELOAD=$(counting ucp) ucx_perftest $args $PEER" ||
-	echo "ucx_perftest failed"
-[ $ROLE = a ] || check ucx 5 grep -q '"tag_send":{"count":1[0-9][0-9],' /tmp/u.ucp.*
+# Far more apart than the machines' clocks are by themselves: either way, all messages of one direction arrive before they are sent.
+b_clock ahead 30
+both_pingpong ahead
+b_clock behind -30
+both_pingpong behind
 finish

@@ -1,0 +1,45 @@
+#!/bin/bash
+# Unmodified programs over the kernel's soft-RoCE and Debian's own libraries, launched with recording; tests/vm/check holds what was
+# recorded against the counters beside it and against the kernel.
+# rig: tests=15 limit=600
+. "$(dirname "$0")/lib.sh" || exit 1
+
+# What the kernel says of the device.
+cat /sys/class/infiniband/$DEV/ports/1/gids/* >"$OUT/gids" 2>/dev/null
+
+# pair NAME MODE PORT LAYERS SERVER CLIENT: both in one run, the captures written to memory and brought to the run by the launcher.
+pair() { ran "$1" launch "$1" "$2" "$4" --set record.scratch=/tmp/scratch -- bash -c 'serve_and_call "$@"' pair "$1" "$3" 100 "$5" "$6"; }
+# alone NAME MODE COMMAND...
+alone() { ran "$1" launch "$1" "$2" verbs -- "${@:3}"; }
+mkdir /tmp/scratch
+
+# Merged here as well.
+args="-d $DEV -x $GID -s 4096 -n 500"
+MERGE= pair write_bw full 18515 verbs "ib_write_bw $args" "ib_write_bw $args 127.0.0.1"
+cp "$OUT/write_bw/run/manifest.json" "$OUT/write_bw/manifest.guest"
+cp "$OUT/write_bw/run/trace.pftrace" "$OUT/write_bw/trace.guest"
+args="-d $DEV -x $GID -s 4096 -n 200"
+pair read_bw simple 18515 verbs "ib_read_bw $args" "ib_read_bw $args 127.0.0.1"
+pair send_bw-cm full 18515 verbs "ib_send_bw -R $args" "ib_send_bw -R $args $ME"
+args="-c UD -d $DEV -x $GID -s 1024 -n 200"
+pair send_bw-ud aggregate 18515 verbs "ib_send_bw $args" "ib_send_bw $args 127.0.0.1"
+args="-d $DEV -g $GID -n 300"
+watch_qps rc_pingpong 2
+pair rc_pingpong full 18515 verbs "ibv_rc_pingpong -N $args" "ibv_rc_pingpong -N $args 127.0.0.1"
+args="-d $DEV -g $GID -n 20"
+pair peers full 18600 verbs "$B/tests/peer-client $args" "$B/tests/peer-client $args 127.0.0.1"
+pair datagrams-cm full 7174 verbs "udaddy" "udaddy -s $ME"
+pair sockets full 7471 verbs "rstream -S 4096 -C 50 -I 2" "rstream -S 4096 -C 50 -I 2 -s $ME"
+for mode in aggregate simple full; do
+	alone client-$mode $mode "$B/tests/verbs-client" -d $DEV -g $GID -n 10
+done
+alone dlvsym full "$B/tests/dlv-client" -d $DEV -g $GID
+
+args="-t tag_lat -s 1024 -n 200 -w 20"
+watch_qps ucx 2
+pair ucx full 13337 "ucp verbs" "ucx_perftest $args" "ucx_perftest $args 127.0.0.1"
+export UCX_TLS=rc_v,self
+mpi_command 2
+ran mpi launch mpi full "ucp verbs" -- "${mpi[@]}" "$B/tests/mpi-app" -n 2
+check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
+finish
