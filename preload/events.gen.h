@@ -143,12 +143,12 @@ enum {
 };
 
 static const struct st_layout st_layout_ucp_request = {
-    .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1,
+    .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 2,
 };
 
 static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -181,12 +181,12 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
 }
 
 static const struct st_layout st_layout_ucp_completion = {
-    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0, .bytes = 2,
+    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x2, .is_signed = 0x10, .raw = 0x0, .bytes = 2, .apart = 3,
 };
 
 static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -211,12 +211,12 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
 }
 
 static const struct st_layout st_layout_call = {
-    .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 3,
+    .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 3, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -241,12 +241,12 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
 }
 
 static const struct st_layout st_layout_verbs_request = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x542, .is_signed = 0x0, .raw = 0x0, .bytes = 2, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -281,12 +281,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
 }
 
 static const struct st_layout st_layout_verbs_datagram = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x442, .is_signed = 0x0, .raw = 0x0, .bytes = 2, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -320,12 +320,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
 }
 
 static const struct st_layout st_layout_verbs_atomic = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x6a2, .is_signed = 0x0, .raw = 0x0, .bytes = 2, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -361,12 +361,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
 }
 
 static const struct st_layout st_layout_verbs_sge = {
-    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0, .bytes = 4,
+    .fields = 5, .predicted = 5, .always = 0x0, .stride = 0x6, .is_signed = 0x0, .raw = 0x0, .bytes = 4, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -392,12 +392,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
 }
 
 static const struct st_layout st_layout_verbs_receive = {
-    .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 2,
+    .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 2, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -425,12 +425,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
 }
 
 static const struct st_layout st_layout_verbs_completion = {
-    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0, .bytes = 5,
+    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x82, .is_signed = 0x0, .raw = 0x0, .bytes = 5, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -460,12 +460,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
 }
 
 static const struct st_layout st_layout_verbs_empty_polls = {
-    .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
+    .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t count, uint64_t duration)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
@@ -487,12 +487,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
 }
 
 static const struct st_layout st_layout_verbs_notify = {
-    .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0,
+    .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
 };
 
 static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t solicited_only)
 {
-    uint32_t n_ = t_->slot_of[event_][o_->id % ST_WAYS];
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |

@@ -357,7 +357,7 @@ static uint8_t *put_counters(uint8_t *p, struct st_thread *t, struct st_object *
     return p;
 }
 
-static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v)
+static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned event, unsigned way, const struct st_layout *l, const uint64_t *v)
 {
     unsigned n = t->slots_used < ST_SLOTS ? ++t->slots_used : ++t->evict % ST_SLOTS + 1;
     struct st_slot *s = &t->slots[n];
@@ -368,7 +368,7 @@ static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned e
     memset(s, 0, sizeof *s);
     s->event = event;
     s->used = 1;
-    t->slot_of[event][o->id % ST_WAYS] = (uint8_t)n;
+    t->slot_of[event][way] = (uint8_t)n;
     uint32_t word = 61u | (uint32_t)dt << 8;
     memcpy(p, &word, 4);
     p[4] = (uint8_t)n;
@@ -441,12 +441,12 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
         p = st_varint(p, zigzag(dt));
         dt = 0;
     }
-    unsigned n = t->slot_of[event][o->id % ST_WAYS];
+    unsigned way = st_way(o, l->apart ? v[l->apart] : 0), n = t->slot_of[event][way];
     struct st_slot *s = &t->slots[n];
     if (n)
         p = put_changed(p, s, n, dt, l, v);
     else
-        p = put_new(p, t, dt, event, o, l, v);
+        p = put_new(p, t, dt, event, way, l, v);
     p = put_always(p, l, v);
     t->cur = p;
     t->last = now;

@@ -214,12 +214,16 @@ struct st_layout {
     uint16_t is_signed;   /* bit per field */
     uint16_t raw;         /* bit per field: v[i] is a pointer to struct st_raw */
     uint8_t bytes;        /* index of the field that says how many bytes of payload; 0: none */
+    uint8_t apart;        /* index of the field whose values have templates of their own; 0: none */
 };
 
 struct st_raw {
     const void *data;
     size_t size; /* at most 256 in an event, 8192 in a definition */
 };
+
+/* Which of an event's templates a record goes by: value is that of the field `apart`. */
+static inline unsigned st_way(const struct st_object *o, uint64_t value) { return (o->id + (unsigned)(value * 0x9e3779b97f4a7c15ull >> 61)) % ST_WAYS; }
 
 /* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. */
 ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v);

@@ -69,12 +69,14 @@ type Field struct {
 }
 
 // Layout is the list of fields that one or more events share. Predicted and Always hold the indices into Fields of the fields that
-// templates predict and of those written in every record.
+// templates predict and of those written in every record. Apart is the index of the field by whose value the encoder keeps templates
+// apart, 0 none.
 type Layout struct {
 	Name      string
 	Fields    []Field
 	Predicted []int
 	Always    []int
+	Apart     int
 }
 
 // FieldIndex returns the index of the field called name, or -1.
@@ -169,8 +171,11 @@ type tomlFile struct {
 		Name                string
 		Operations, Targets []string
 	}
-	Layout map[string]struct{ Fields []tomlField }
-	Event  []struct {
+	Layout map[string]struct {
+		Apart  string
+		Fields []tomlField
+	}
+	Event []struct {
 		ID                                                  uint16
 		Name, Provider, Layer, Layout, Kind, Operation, Doc string
 		Modes                                               []string
@@ -209,6 +214,11 @@ func Parse(text string) (*Catalogue, error) {
 		for _, f := range fields {
 			if f.Type == String || f.Type == Raw && f.Predict != Always {
 				return nil, fmt.Errorf("layout %s: field %s: an event cannot hold a %s that is not written always", k[1], f.Name, f.Type)
+			}
+		}
+		if a := t.Layout[k[1]].Apart; a != "" {
+			if l.Apart = l.FieldIndex(a); l.Apart <= 0 {
+				return nil, fmt.Errorf("layout %s: no field %q to keep templates apart by", k[1], a)
 			}
 		}
 		layouts[k[1]] = l

@@ -103,15 +103,19 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 			payload = i
 		}
 	}
-	p("\nstatic const struct st_layout st_layout_%s = {\n    .fields = %d, .predicted = %d, .always = %#x, .stride = %#x, .is_signed = %#x, .raw = %#x, .bytes = %d,\n};\n\n",
-		l.Name, len(l.Fields), len(l.Predicted), always, stride, signed, raw, payload)
+	p("\nstatic const struct st_layout st_layout_%s = {\n    .fields = %d, .predicted = %d, .always = %#x, .stride = %#x, .is_signed = %#x, .raw = %#x, .bytes = %d, .apart = %d,\n};\n\n",
+		l.Name, len(l.Fields), len(l.Predicted), always, stride, signed, raw, payload, l.Apart)
 	args := []string{"struct st_thread *t_", "uint64_t now_", "unsigned event_", "struct st_object *o_"}
 	for _, f := range l.Fields[1:] {
 		args = append(args, argument(f))
 	}
 	p("static inline __attribute__((always_inline)) void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
 	if raw == 0 {
-		p("    uint32_t n_ = t_->slot_of[event_][o_->id %% ST_WAYS];\n    struct st_slot *s_ = &t_->slots[n_];\n")
+		apart := "0"
+		if l.Apart > 0 {
+			apart = l.Fields[l.Apart].Name
+		}
+		p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, " + apart + ")];\n    struct st_slot *s_ = &t_->slots[n_];\n")
 		p("    uint64_t dt_ = now_ - t_->last;\n    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0])")
 		for i, f := range l.Fields {
 			if i > 0 && f.Predict != catalogue.Always {

@@ -80,12 +80,17 @@ func bytesPerEvent(b *bench) error {
 	const plain = 13 * 8
 	b.print("bytes_ib_write_bw", bytes/events, "bytes/event", plain, "13 plain numbers", "sigmatrace launch -p full --providers ibverbs -- ib_write_bw -n 5000 -s 4096")
 
-	mpi := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca", "plm", "isolated", "--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any",
-		"--mca", "pml_ucx_devices", "any", "--mca", "btl", "^openib", "-x", "UCX_TLS=posix,sysv,self,tcp", filepath.Join(b.build, "tests/mpi-app"), "-n", "200"}
-	bytes, events, err = b.launched("alltoall", "ucx", nil, mpi...)
-	if err != nil {
-		return err
+	for _, c := range []struct {
+		name string
+		args []string
+	}{{"bytes_alltoall_4_ranks", []string{"-a", "-n", "1000"}}, {"bytes_mpi_app_4_ranks", []string{"-n", "200"}}} {
+		mpi := []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca", "plm", "isolated", "--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any",
+			"--mca", "pml_ucx_devices", "any", "--mca", "btl", "^openib", "-x", "UCX_TLS=posix,sysv,self,tcp", filepath.Join(b.build, "tests/mpi-app")}
+		bytes, events, err = b.launched(c.name, "ucx", nil, append(mpi, c.args...)...)
+		if err != nil {
+			return err
+		}
+		b.print(c.name, bytes/events, "bytes/event", plain, "13 plain numbers", "sigmatrace launch -p full --providers ucx -- mpirun -np 4 mpi-app "+strings.Join(c.args, " "))
 	}
-	b.print("bytes_mpi_4_ranks", bytes/events, "bytes/event", plain, "13 plain numbers", "sigmatrace launch -p full --providers ucx -- mpirun -np 4 mpi-app -n 200")
 	return nil
 }
