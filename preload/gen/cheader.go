@@ -115,7 +115,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 		if l.Apart > 0 {
 			apart = l.Fields[l.Apart].Name
 		}
-		p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, " + apart + ")];\n    struct st_slot *s_ = &t_->slots[n_];\n")
+		p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, %s)];\n    struct st_slot *s_ = &t_->slots[n_];\n", apart)
 		p("    uint64_t dt_ = now_ - t_->last;\n    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0])")
 		for i, f := range l.Fields {
 			if i > 0 && f.Predict != catalogue.Always {
