@@ -213,6 +213,13 @@ void st_identify(struct st_identity *id)
             *p = '_';
 }
 
+/* Makes a node's folder, and the capture directory where that is missing: record.scratch of another host than the launcher's. */
+void st_make_folder(const char *folder)
+{
+    if (mkdir(folder, 0700) && errno == ENOENT && (!mkdir(st_config.directory, 0700) || errno == EEXIST))
+        mkdir(folder, 0700);
+}
+
 static void say_alive(void)
 {
     struct st_identity id;
@@ -236,7 +243,7 @@ static void say_alive(void)
     memcpy(a.executable, id.executable, sizeof a.executable);
     char path[PATH_MAX + 128];
     snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
-    mkdir(path, 0700);
+    st_make_folder(path);
     strcat(path, "/alive");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)

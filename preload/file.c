@@ -267,7 +267,7 @@ int st_file_create(void)
     int n = snprintf(folder, sizeof folder, "%s/%s", st_config.directory, id.node);
     if (n < 0 || (size_t)n >= sizeof folder)
         return ENAMETOOLONG;
-    mkdir(folder, 0700);
+    st_make_folder(folder);
     int fd = -1;
     for (p->image = 0; p->image < 4096; p->image++) {
         snprintf(p->file, sizeof p->file, "%s/%u.%llu.%u.capture", folder, id.pid, (unsigned long long)id.start_time, p->image);

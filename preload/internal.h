@@ -36,6 +36,7 @@ struct st_identity {
     char node[96];
 };
 void st_identify(struct st_identity *id);
+void st_make_folder(const char *folder);
 uint64_t st_realtime(void);
 uint64_t st_monotonic(void);
 

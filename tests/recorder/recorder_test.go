@@ -358,6 +358,28 @@ func TestAliveRecordOfRanks(t *testing.T) {
 	}
 }
 
+// With record.scratch the capture directory exists on the launcher's host alone.
+func TestCaptureDirectoryIsMade(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	for _, c := range []struct {
+		rank string // of a rank, the proof of life is the first
+		args []string
+		want string
+	}{{"", []string{client, "series", "42", "100"}, "*.capture"}, {"OMPI_COMM_WORLD_RANK=3", []string{client, "idle"}, "alive"}} {
+		if err := os.RemoveAll(captures); err != nil {
+			t.Fatal(err)
+		}
+		run(t, append(env, c.rank), c.args...)
+		if m, _ := filepath.Glob(filepath.Join(captures, "*", c.want)); len(m) != 1 {
+			t.Errorf("%v left %v", c.args[1:], m)
+		}
+		if st, err := os.Stat(captures); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("capture directory: %v, %v", st, err)
+		}
+	}
+}
+
 func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
 	client := build(t)
 	dir := t.TempDir()

@@ -22,28 +22,30 @@ import (
 func TestOneMachine(t *testing.T) {
 	programs := []struct {
 		name, mode string
-		want       totals // exactly these of the operations that it names
-		matched    bool   // it has messages, and each is matched
+		processes  int
+		want       totals   // exactly these of the operations that it names
+		messages   messages // what is known of them
 	}{
-		{name: "write_bw", mode: "full", want: totals{"verbs write": {500, 2048000}, "verbs completion": {5, 0}}}, // one of 100 asks for a completion
-		{name: "read_bw", mode: "simple", want: totals{"verbs read": {200, 819200}, "verbs completion": {2, 0}}},
-		{name: "send_bw-cm", mode: "full", matched: true},
-		{name: "send_bw-ud", mode: "aggregate", want: totals{"verbs send": {200, 204800}}},
-		{name: "rc_pingpong", mode: "full", want: totals{"verbs send": {600, 2457600}, "verbs completion": {1200, 0}}, matched: true},
-		{name: "peers", mode: "full", want: twice(peerClient(20)), matched: true},
-		{name: "datagrams-cm", mode: "full", want: totals{"verbs send": {20, 2000}}, matched: true}, // udaddy: 10 messages of 100 bytes each way
-		{name: "sockets", mode: "full", matched: true},
-		{name: "client-aggregate", mode: "aggregate"},
-		{name: "client-simple", mode: "simple"},
-		{name: "client-full", mode: "full", matched: true},
-		{name: "dlvsym", mode: "full", want: totals{"verbs write": {200, 409600}, "verbs completion": {200, 0}}},
-		{name: "ucx", mode: "full", matched: true},
-		{name: "mpi", mode: "full", matched: true},
+		{"write_bw", "full", 2, totals{"verbs write": {500, 2048000}, "verbs completion": {5, 0}}, messages{}}, // one of 100 asks for a completion
+		{"read_bw", "simple", 2, totals{"verbs read": {200, 819200}, "verbs completion": {2, 0}}, messages{}},
+		{"send_bw-cm", "full", 2, nil, messages{matched: true}},
+		{"send_bw-ud", "aggregate", 2, totals{"verbs send": {200, 204800}}, messages{}},
+		{"rc_pingpong", "full", 2, totals{"verbs send": {600, 2457600}, "verbs completion": {1200, 0}}, messages{matched: true}},
+		{"peers", "full", 2, twice(peerClient(20)), messages{matched: true}},
+		{"datagrams-cm", "full", 2, totals{"verbs send": {20, 2000}}, messages{matched: true}}, // udaddy: 10 messages of 100 bytes each way
+		{"sockets", "full", 2, nil, messages{matched: true, unpolled: 2}},
+		{"client-aggregate", "aggregate", 1, nil, messages{}},
+		{"client-simple", "simple", 1, nil, messages{}},
+		{"client-full", "full", 1, nil, messages{matched: true}},
+		{"client-wr", "full", 1, nil, messages{matched: true, unsure: true}}, // rdma-core 44's rxe sends other lengths than it is told, see README.md
+		{"dlvsym", "full", 1, totals{"verbs write": {200, 409600}, "verbs completion": {200, 0}}, messages{}},
+		{"ucx", "full", 2, nil, messages{matched: true, unsure: true}}, // two threads of UCX post on its datagram queue pair
+		{"mpi", "full", 2, nil, messages{matched: true, unsure: true}},
 	}
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
 			r := load(t, "one", p.name)
-			got := r.likeCounters()
+			got := r.likeCounters(p.processes)
 			if r.info.Mode != p.mode {
 				t.Errorf("mode %q, want %q", r.info.Mode, p.mode)
 			}
@@ -52,8 +54,8 @@ func TestOneMachine(t *testing.T) {
 					t.Errorf("%s: %v, want %v", key, got[key], want)
 				}
 			}
-			if p.matched {
-				r.everySendMatched()
+			if p.messages.matched {
+				r.everySendMatched(p.messages)
 			}
 			if (p.mode == "aggregate") != (r.info.Events.Total == 0) {
 				t.Errorf("%d events in mode %s", r.info.Events.Total, p.mode)
@@ -62,7 +64,7 @@ func TestOneMachine(t *testing.T) {
 			if c := r.info.Clock; len(c.Nodes) != 1 || c.Nodes[0].Host != "rig" || c.Source == nil || *c.Source != "system clock" {
 				t.Errorf("clock: %+v", c)
 			}
-			if b := r.info.Clock.ReceiveBeforeSend; p.matched && (b.Count == nil || *b.Count != 0) {
+			if b := r.info.Clock.ReceiveBeforeSend; p.messages.matched && (b.Count == nil || *b.Count != 0) {
 				t.Errorf("messages received before they were sent: %+v", b)
 			}
 		})
@@ -92,7 +94,7 @@ func twice(a totals) totals {
 
 // The tests' own clients say of themselves what the counters saw.
 func TestClients(t *testing.T) {
-	for name, clients := range map[string]int{"peers": 2, "client-aggregate": 1, "client-simple": 1, "client-full": 1} {
+	for name, clients := range map[string]int{"peers": 2, "client-aggregate": 1, "client-simple": 1, "client-full": 1, "client-wr": 1} {
 		t.Run(name, func(t *testing.T) {
 			(&result{T: t, dir: build("vm", "out", "one", name)}).sentLikeCounted(clients)
 		})

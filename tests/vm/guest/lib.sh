@@ -105,8 +105,9 @@ ran() {
 	tail -n 20 "$OUT/$name/log.$RIG_host"
 	test_fail "run-$name" "exit status $rc of: $*"
 }
-# watch_qps NAME N: until the kernel knows N queue pairs of programs that are ready to send, all at once, in the background: OUT/NAME/qps.HOST
-# is then what it says of them, one a line: QPN REMOTE-QPN STATE PID COMMAND. It goes before programs, which poll without a pause, and ends
+# watch_qps NAME N: until the kernel knows N queue pairs of programs that are connected, all at once, in the background: OUT/NAME/qps.HOST
+# is then what it says of them, one a line: QPN REMOTE-QPN STATE PID COMMAND. A queue pair that only
+# receives stays RTR. The watch goes before programs, which poll without a pause, and ends
 # with the next run.
 watch_qps() {
 	local to=$OUT/$1/qps.$RIG_host n=$2
@@ -115,7 +116,7 @@ watch_qps() {
 	(
 		nice -n -20 bash -c 'until [ -e "$1.end" ]; do
 			rdma resource show qp link "$DEV" >"$1"
-			[ "$(grep -c "state RTS" "$1")" -lt "$2" ] || break
+			[ "$(grep -c "rqpn [1-9].* state RT[RS]" "$1")" -lt "$2" ] || break
 			sleep 0.05
 		done' watch "$see" "$n"
 		sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\).* state \([A-Z]*\).* pid \([0-9]*\) comm \(.*\)/\1 \2 \3 \4 \5/p' "$see" | tr -d '[]' >"$to"
@@ -124,9 +125,10 @@ watch_qps() {
 }
 see='' watcher=''
 
-# mpi_command RANKS: sets the array mpi to the beginning of a command line for Open MPI over UCX over soft-RoCE on this machine.
+# mpi_command HOW: sets the array mpi to the beginning of a command line for Open MPI over UCX over soft-RoCE, two ranks; HOW isolated:
+# both on this machine, rsh: by a remote shell.
 mpi_command() {
-	mpi=(mpirun -np "$1" --allow-run-as-root --oversubscribe --mca plm isolated --mca pml ucx --mca btl ^openib
+	mpi=(mpirun -np 2 --allow-run-as-root --oversubscribe --mca plm "$1" --mca pml ucx --mca btl ^openib
 		--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS -x UCX_NET_DEVICES -x UCX_IB_GID_INDEX -x COUNT_OUT -x SENT_OUT)
 }
 # UCX's UD, which also sets RC up, gets nothing through soft-RoCE with an IPv4 GID.
