@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -9,20 +10,47 @@ import (
 
 var benchLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op(.*)$`)
 
-// merging runs the Go benchmarks of reader and merger and puts their figures into lines.
+// merging runs the Go benchmarks of reader and ordered merge, in turn, and puts their medians into lines.
 func merging(b *bench) error {
-	command := []string{"scripts/go.sh", "test", "-run", "^$", "-bench", "Decode|Merge", "-benchmem", "-count", "3", "./merge/capture", "./merge/order"}
-	out, err := b.command(nil, command...)
-	if err != nil {
-		return err
-	}
 	rates, allocs := map[string][]float64{}, map[string][]float64{}
+	for _, p := range []string{"capture", "order"} {
+		if _, err := b.command(nil, "scripts/go.sh", "test", "-c", "-o", filepath.Join(b.dir, p+".test"), "./merge/"+p); err != nil {
+			return err
+		}
+	}
+	for range 5 {
+		for _, c := range []struct{ program, pattern string }{{"capture", "^BenchmarkDecode(Verbs|Ucp)$"}, {"order", "^BenchmarkMerge(Heap)?$"}} {
+			out, err := b.command(nil, filepath.Join(b.dir, c.program+".test"), "-test.run", "^$", "-test.bench", c.pattern, "-test.benchmem")
+			if err != nil {
+				return err
+			}
+			if err := figures(out, rates, allocs); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range []string{"DecodeVerbs", "DecodeUcp", "Merge", "MergeHeap"} {
+		if len(rates[name]) == 0 {
+			return fmt.Errorf("no figure for Benchmark%s", name)
+		}
+	}
+	for _, name := range []string{"DecodeVerbs", "DecodeUcp"} {
+		command := "go test -bench " + name + " ./merge/capture"
+		b.print("reader_rate_"+name, median(rates[name]), "Mevents/s", -1, "", command)
+		b.print("reader_allocations_"+name, median(allocs[name]), "allocations/run", -1, "", command)
+	}
+	b.print("merge_rate_64_captures", median(rates["Merge"]), "Mevents/s", median(rates["MergeHeap"]), "container/heap", "go test -bench Merge ./merge/order")
+	return nil
+}
+
+// figures adds what a run of Go benchmarks printed.
+func figures(out string, rates, allocs map[string][]float64) error {
 	for _, m := range benchLine.FindAllStringSubmatch(out, -1) {
 		fields := strings.Fields(m[3])
 		for i := 1; i < len(fields); i += 2 {
 			v, err := strconv.ParseFloat(fields[i-1], 64)
 			if err != nil {
-				continue
+				return fmt.Errorf("reading %q: %w", m[0], err)
 			}
 			switch fields[i] {
 			case "Mev/s", "Mrecords/s":
@@ -32,18 +60,5 @@ func merging(b *bench) error {
 			}
 		}
 	}
-	shown := strings.Join(command, " ")
-	for _, name := range []string{"DecodeVerbs", "DecodeUcp"} {
-		if len(rates[name]) == 0 || len(allocs[name]) == 0 {
-			return fmt.Errorf("no figure for Benchmark%s in:\n%s", name, out)
-		}
-		b.print("reader_rate_"+name, median(rates[name]), "Mevents/s", -1, "", shown)
-		b.print("reader_allocations_"+name, median(allocs[name]), "allocations/run", -1, "", shown)
-	}
-	heap, window := rates["MergeHeap"], rates["Merge"]
-	if len(heap) == 0 || len(window) == 0 {
-		return fmt.Errorf("no figures for BenchmarkMerge in:\n%s", out)
-	}
-	b.print("merge_rate_64_captures", median(window), "Mevents/s", median(heap), "container/heap", shown)
 	return nil
 }
