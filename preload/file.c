@@ -254,6 +254,7 @@ static void fill_header(struct st_file_header *h, const struct st_identity *id)
     memcpy(h->providers, st_config.providers, sizeof h->providers);
     memcpy(h->profile, st_config.profile, sizeof h->profile);
     memcpy(h->magic, "SGMTRACE", 8);
+    h->header_crc = st_crc32c((const uint8_t *)h, offsetof(struct st_file_header, header_crc));
 }
 
 /* Makes the file, its header and its first window. 0, or an errno: the process is then not recorded. */

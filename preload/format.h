@@ -53,7 +53,8 @@ struct st_file_header {
     char job[256];
     char providers[64];
     char profile[64];
-    uint8_t zero[960];
+    uint32_t header_crc;
+    uint8_t zero[956];
     uint64_t end_realtime_ns;
     uint32_t end_mark;
     uint32_t threads;
@@ -123,6 +124,7 @@ ST_AT(st_file_header, domain, 128);
 ST_AT(st_file_header, hostname, 384);
 ST_AT(st_file_header, job, 704);
 ST_AT(st_file_header, profile, 1024);
+ST_AT(st_file_header, header_crc, 1088);
 ST_AT(st_file_header, end_realtime_ns, 2048);
 ST_AT(st_file_header, lost_events, 2072);
 ST_AT(st_file_header, lost_objects, 2120);

@@ -77,6 +77,7 @@ void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
 
 static void thread_ended(void *state);
 static void polls_flush_all(struct st_thread *t);
+static void chunk_end(struct st_thread *t);
 
 /* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. */
 static int process_start(void)
@@ -122,9 +123,17 @@ __attribute__((destructor)) static void finish(void)
     if (!p || !p->ready)
         return;
     int saved = errno;
-    if (st_self->ready)
-        polls_flush_all(st_self);
+    struct st_thread *self = st_self;
+    if (self->ready)
+        polls_flush_all(self);
     st_clock_pair();
+    /* What no thread writes to any more is closed, with a checksum; what comes after all begins a chunk of its own. */
+    st_lock();
+    if (self->ready)
+        chunk_end(self);
+    for (struct st_thread *t = p->idle; t; t = t->next)
+        chunk_end(t);
+    st_unlock();
     p->header->end_realtime_ns = st_realtime();
     if (p->written) {
         st_lock();
@@ -282,6 +291,17 @@ static void chunk_close(struct st_thread *t)
     b->earliest = t->lowered;
     b->crc = st_crc32c(b->payload, b->committed);
     __atomic_store_n(&b->flags, b->flags | ST_BLOCK_CLOSED | ST_BLOCK_CRC, __ATOMIC_RELEASE);
+}
+
+static void chunk_end(struct st_thread *t)
+{
+    if (!t->block)
+        return;
+    chunk_close(t);
+    if (st_process->written)
+        st_write(t->block, st_config.chunk, t->place);
+    t->block = NULL;
+    t->cur = t->limit = t->base = NULL;
 }
 
 static int chunk_next(struct st_thread *t, uint64_t now)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash/crc32"
 	"strings"
 )
 
@@ -168,6 +169,9 @@ func cString(b []byte) string {
 	return string(b)
 }
 
+// headerCRC is the offset of the checksum of the header's constant part, which ends there.
+const headerCRC = 1088
+
 // readHeader reads and checks the file's header.
 func (f *File) readHeader() error {
 	var buf [HeaderBytes]byte
@@ -233,6 +237,9 @@ func (f *File) readHeader() error {
 		d := Domain{Kind: le.Uint32(b), Flags: le.Uint32(b[4:]), Hz: le.Uint64(b[8:])}
 		copy(d.Identity[:], b[16:])
 		h.Domains = append(h.Domains, d)
+	}
+	if crc := le.Uint32(buf[headerCRC:]); crc != 0 && crc != crc32.Checksum(buf[:headerCRC], castagnoli) {
+		return f.errorf(ErrCorrupt, headerCRC, "the header does not have its checksum")
 	}
 	h.Hostname = cString(buf[384:448])
 	h.Executable = cString(buf[448:704])

@@ -2,6 +2,7 @@ package capturetest
 
 import (
 	"fmt"
+	"hash/crc32"
 	"os"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
@@ -58,6 +59,7 @@ func (w *Writer) encodeHeader() []byte {
 	w.text(b, 704, 256, h.Job)
 	w.text(b, 960, 64, h.Providers)
 	w.text(b, 1024, 64, h.Profile)
+	le.PutUint32(b[1088:], crc32.Checksum(b[:1088], crc32.MakeTable(crc32.Castagnoli)))
 	le.PutUint64(b[2048:], l.EndRealtimeNS)
 	le.PutUint32(b[2056:], uint32(l.EndMark))
 	le.PutUint32(b[2060:], l.Threads)
