@@ -5,7 +5,7 @@
 # Each prints result lines of its own.
 tests/vm/run.sh one tests/vm/guest/one.sh || failed=1
 tests/vm/run.sh two tests/vm/guest/two.sh || failed=1
-if [ -d "$B/vm/out" ]; then # else they were skipped, aloud
+if [ -d "$B/vm/out/one" ] && [ -d "$B/vm/out/two" ]; then # else they were skipped, aloud
 	check vet scripts/go.sh vet -tags vm ./tests/vm/check
 	set -o pipefail
 	scripts/go.sh test -count=1 -tags vm -json ./tests/vm/check | "$B/tests/runner" gotest || failed=1
