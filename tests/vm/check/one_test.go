@@ -197,11 +197,7 @@ func TestMergedInGuest(t *testing.T) {
 	}
 }
 
-func TestTraceOne(t *testing.T) {
-	for _, name := range []string{"client-full", "mpi"} {
-		t.Run(name, func(t *testing.T) { load(t, "one", name).importsCleanly() })
-	}
-}
+func TestTraceOne(t *testing.T) { load(t, "one", "client-full").importsCleanly() }
 
 // definitions calls fn with each definition of every capture of a run.
 func definitions(t *testing.T, script, name string, fn func(d *capture.Definition)) {
