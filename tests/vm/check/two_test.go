@@ -73,8 +73,8 @@ func TestPeersTwo(t *testing.T) {
 	}
 }
 
-// The two machines' clocks are 30 s apart, set by hand and a moment apart: all messages of one direction,
-// and no other, were received before they were sent, by that much.
+// The two machines' clocks were set 30 s apart, give or take how long that took: all messages of one direction, and no other, were received
+// before they were sent, by that much.
 func TestReceivedBeforeSent(t *testing.T) {
 	for _, name := range []string{"ahead", "behind"} {
 		t.Run(name, func(t *testing.T) {
