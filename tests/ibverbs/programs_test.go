@@ -35,6 +35,22 @@ func TestDlvsymClient(t *testing.T) {
 	}
 }
 
+// Two processes with immediate data and unsignalled requests in both directions, which check what arrives.
+func TestPeerClient(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, mode)
+			r.pair(built(t, "tests/peer-client"), "-n", "30")
+			rec := r.compare(mode)
+			for op, n := range map[string]uint64{"send": 120, "write": 60, "write_imm": 60, "read": 60, "recv": 180, "completion": 190} {
+				if got := rec.tables[op].Count; got != n {
+					t.Errorf("%s: %d, want %d", op, got, n)
+				}
+			}
+		})
+	}
+}
+
 func TestPrograms(t *testing.T) {
 	programs := []struct {
 		name string

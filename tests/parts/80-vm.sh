@@ -1,9 +1,13 @@
 #!/bin/bash
-# Real verbs programs over the kernel's soft-RoCE, in virtual machines: one, then two connected ones.
-# runner: alone limit=25m
+# Real programs over the kernel's soft-RoCE in virtual machines, one, then two connected ones; what they recorded is merged and checked here.
+# runner: alone limit=30m
 . "$(dirname "$0")/../lib.sh"
 # Each prints result lines of its own.
-tests/vm/run.sh one tests/vm/guest/verbs.sh || failed=1
-tests/vm/run.sh one tests/vm/guest/layers.sh || failed=1
+tests/vm/run.sh one tests/vm/guest/one.sh || failed=1
 tests/vm/run.sh two tests/vm/guest/two.sh || failed=1
+if [ -d "$B/vm/out/one" ] && [ -d "$B/vm/out/two" ]; then # else they were skipped, aloud
+	check vet scripts/go.sh vet -tags vm ./tests/vm/check
+	set -o pipefail
+	scripts/go.sh test -count=1 -tags vm -json ./tests/vm/check | "$B/tests/runner" gotest || failed=1
+fi
 finish

@@ -92,8 +92,8 @@ make_root() {
 	ldconfig -r "$root" 2>/dev/null
 }
 
-if [ "$(cat "$dir/$kernel/recipe" 2>/dev/null)" != "$recipe" ]; then
-	new=$dir/$kernel.new
+renew_kernel() {
+	local new=$dir/$kernel.new
 	rm -rf "$new"
 	mkdir "$new"
 	unpack_kernel "$new"
@@ -102,12 +102,18 @@ if [ "$(cat "$dir/$kernel/recipe" 2>/dev/null)" != "$recipe" ]; then
 	rm -rf "$new/x" "${dir:?}/$kernel"
 	echo "$recipe" >"$new/recipe"
 	mv "$new" "$dir/$kernel"
-fi
-if [ "$(cat "$dir/root.recipe" 2>/dev/null)" != "$recipe" ]; then
+}
+renew_root() {
 	rm -rf "$dir/root" "$dir/root.new"
 	make_root "$dir/root.new"
 	mv "$dir/root.new" "$dir/root"
 	echo "$recipe" >"$dir/root.recipe"
-fi
+}
+
+# Side by side: one waits for the network while the other unpacks.
+pids=()
+if [ "$(cat "$dir/$kernel/recipe" 2>/dev/null)" != "$recipe" ]; then renew_kernel & pids+=($!); fi
+if [ "$(cat "$dir/root.recipe" 2>/dev/null)" != "$recipe" ]; then renew_root & pids+=($!); fi
+for p in ${pids[@]+"${pids[@]}"}; do wait "$p"; done
 cd "$top"
 echo "$dir/$kernel"

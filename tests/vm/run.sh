@@ -16,13 +16,13 @@ tests=$(sed -n 's/.*tests=\([0-9]*\).*/\1/p' <<<"$declared")
 limit=$(sed -n 's/.*limit=\([0-9]*\).*/\1/p' <<<"$declared")
 [ -n "$tests" ] && [ -n "$limit" ] || { echo "$script: no line \"# rig: tests=N limit=SECONDS\"" >&2; exit 2; }
 
+OUT=$B/vm/out/$name
+rm -rf "$OUT"
 command -v qemu-system-x86_64 >/dev/null || { echo "SKIP $name: qemu-system-x86_64 is not installed"; exit 0; }
 if ! kernel=$(tests/vm/build.sh); then
 	echo "SKIP $name: the kernel or the root of the guests cannot be made here, see the log"
 	exit 0
 fi
-OUT=$B/vm/out/$name
-rm -rf "$OUT"
 mkdir -p "$OUT"
 
 # start HOST CORES QEMU-ARGS...: one machine to its end. Its console is OUT/HOST.console, its exit status is returned.

@@ -73,8 +73,8 @@ func TestPeersTwo(t *testing.T) {
 	}
 }
 
-// The two machines' clocks are 30 s apart, set by hand to within a second and read a moment later: all messages of one direction,
-// and no other, were received before they were sent, by that much.
+// The two machines' clocks were set 30 s apart, give or take how long that took: all messages of one direction, and no other, were received
+// before they were sent, by that much.
 func TestReceivedBeforeSent(t *testing.T) {
 	for _, name := range []string{"ahead", "behind"} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestReceivedBeforeSent(t *testing.T) {
 			if b.Count == nil || b.WorstNS == nil {
 				t.Fatalf("not known: %+v", b)
 			}
-			if *b.Count != 100 || *b.WorstNS < 26*second || *b.WorstNS > 34*second {
+			if *b.Count != 100 || *b.WorstNS < 20*second || *b.WorstNS > 40*second {
 				t.Errorf("%d messages, worst %d ns; want 100, about 30 s", *b.Count, *b.WorstNS)
 			}
 		})

@@ -17,7 +17,6 @@ bad=0
 # test_ok NAME, test_fail NAME WHY: the markers that the host counts.
 test_ok() { echo "@@ TEST $1 ok $(cut -d' ' -f1 /proc/uptime)"; }
 test_fail() { echo "@@ TEST $1 FAIL: $2"; bad=1; }
-equal() { if [ "$2" = "$3" ]; then test_ok "$1"; else test_fail "$1" "got $(tr '\n' ',' <<<"$2"), want $(tr '\n' ',' <<<"$3")"; fi; }
 # check NAME LIMIT COMMAND...: ok when COMMAND succeeds within LIMIT seconds. Its output is shown when it does not.
 check() {
 	local name=$1 limit=$2 rc=0
