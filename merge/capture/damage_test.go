@@ -1,9 +1,11 @@
 package capture_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -180,11 +182,28 @@ func TestDamageNamesFileAndOffset(t *testing.T) {
 func TestNewerMinorVersionIsRead(t *testing.T) {
 	m := sample(t)
 	m[10] = 9
+	binary.LittleEndian.PutUint32(m[1088:], crc32.Checksum(m[:1088], crc32.MakeTable(crc32.Castagnoli)))
 	m[block(1)+4] = 9
 	got := readFile(open(t, m), testCatalogue(t))
 	if fmt.Sprint(got) != fmt.Sprint(contents{events: []int{100, 200}, definitions: 10, aggregates: 10}) {
 		t.Errorf("read %+v", got)
 	}
+}
+
+// A flipped bit anywhere in what the process says of itself is found out, and a file without the checksum is read.
+func TestHeaderIsChecked(t *testing.T) {
+	for _, at := range []int{56, 80, 100, 130, 400, 500, 1000, 1087, 1089} {
+		m := sample(t)
+		m[at] ^= 4
+		var e *capture.Error
+		if _, err := capture.New("test", bytes.NewReader(m), int64(len(m))); !errors.As(err, &e) || !errors.Is(err, capture.ErrCorrupt) || e.Offset != 1088 {
+			t.Errorf("byte %d changed: %v, want a corrupt capture at 1088", at, err)
+		}
+	}
+	m := sample(t)
+	m[100] ^= 4
+	clear(m[1088:1092])
+	open(t, m)
 }
 
 func TestEventsBeforeDamageAreRead(t *testing.T) {
