@@ -213,6 +213,15 @@ void st_identify(struct st_identity *id)
             *p = '_';
 }
 
+/* Makes a directory that its owner can use whatever the umask; another rank may have made it just now. */
+void st_private_directory(const char *path)
+{
+    struct stat st;
+    mkdir(path, 0700);
+    if (!lstat(path, &st) && S_ISDIR(st.st_mode) && (st.st_mode & 0700) != 0700)
+        chmod(path, 0700);
+}
+
 static void say_alive(void)
 {
     struct st_identity id;
@@ -236,12 +245,13 @@ static void say_alive(void)
     memcpy(a.executable, id.executable, sizeof a.executable);
     char path[PATH_MAX + 128];
     snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
-    mkdir(path, 0700);
+    st_private_directory(path);
     strcat(path, "/alive");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return;
-    ssize_t n = write(fd, &a, sizeof a);
+    fchmod(fd, 0600); /* ranks and readers to come open it too, whatever the umask of this one */
+    ssize_t n = st_write_once(fd, &a, sizeof a, -1);
     (void)n; /* proof of life is best effort: the capture itself proves as much */
     close(fd);
 }
