@@ -53,6 +53,9 @@ func launch(c *cli.Context) error {
 	if c.NArg() == 0 {
 		return &usageError{err: errors.New("no command to launch"), hint: "sigmatrace launch [options] -- COMMAND..."}
 	}
+	if !c.Bool("dry-run") {
+		outliveReaders()
+	}
 	cmd, err := newCommand(c.Args().Slice(), os.Environ())
 	if err != nil {
 		return err

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
 
 	"github.com/sigmatrace/sigmatrace/profiles"
+	"golang.org/x/sys/unix"
 )
 
 // What this program says on standard error has one of these forms, a line each, beginning in lower case:
@@ -71,6 +74,10 @@ func report(w io.Writer, err error) int {
 	}
 	return exitFailure
 }
+
+// outliveReaders makes a message that nobody reads any more fail instead of ending this process by SIGPIPE: the command's status and
+// the merge do not depend on who looks at standard error. The command itself gets the default action.
+func outliveReaders() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 
 func printError(w io.Writer, err error) {
 	fmt.Fprintf(w, "sigmatrace: error: %s\n", oneLine(err.Error()))

@@ -213,11 +213,22 @@ void st_identify(struct st_identity *id)
             *p = '_';
 }
 
+/* Makes a directory that its owner can use whatever the umask; another rank may have made it just now. 0, or -1. */
+static int private_directory(const char *path)
+{
+    struct stat st;
+    if (mkdir(path, 0700) && errno != EEXIST)
+        return -1;
+    if (!lstat(path, &st) && S_ISDIR(st.st_mode) && (st.st_mode & 0700) != 0700)
+        chmod(path, 0700);
+    return 0;
+}
+
 /* Makes a node's folder, and the capture directory where that is missing: record.scratch of another host than the launcher's. */
 void st_make_folder(const char *folder)
 {
-    if (mkdir(folder, 0700) && errno == ENOENT && (!mkdir(st_config.directory, 0700) || errno == EEXIST))
-        mkdir(folder, 0700);
+    if (private_directory(folder) && errno == ENOENT && !private_directory(st_config.directory))
+        private_directory(folder);
 }
 
 static void say_alive(void)
@@ -248,7 +259,8 @@ static void say_alive(void)
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return;
-    ssize_t n = write(fd, &a, sizeof a);
+    fchmod(fd, 0600); /* ranks and readers to come open it too, whatever the umask of this one */
+    ssize_t n = st_write_once(fd, &a, sizeof a, -1);
     (void)n; /* proof of life is best effort: the capture itself proves as much */
     close(fd);
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -64,6 +65,25 @@ static void stop(struct st_process *p, int error)
     p->stopped = cause;
 }
 
+/* One write(2), at place or, where that is negative, at the end of an O_APPEND file. Writing past RLIMIT_FSIZE, even inside the file,
+ * sends SIGXFSZ, which ends a program that does not expect it: it is held back, and taken away again where it came of our write. */
+ssize_t st_write_once(int fd, const void *from, size_t size, off_t place)
+{
+    sigset_t limit, before, pending;
+    sigemptyset(&limit);
+    sigaddset(&limit, SIGXFSZ);
+    if (sigprocmask(SIG_BLOCK, &limit, &before))
+        return -1;
+    int theirs = sigpending(&pending) || sigismember(&pending, SIGXFSZ);
+    ssize_t n = place < 0 ? write(fd, from, size) : pwrite(fd, from, size, place);
+    int error = errno;
+    if (n < 0 && error == EFBIG && !theirs)
+        sigtimedwait(&limit, NULL, &(struct timespec){0, 0});
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return n;
+}
+
 /* Reserves size bytes at place. Growing a file past RLIMIT_FSIZE would send the program a deadly SIGXFSZ: refused before. */
 static int reserve_fd(int fd, uint64_t place, uint64_t size)
 {
@@ -72,6 +92,8 @@ static int reserve_fd(int fd, uint64_t place, uint64_t size)
         return EFBIG;
     return posix_fallocate(fd, (off_t)place, (off_t)size);
 }
+
+static int is_full(int error) { return error == ENOSPC || error == EFBIG || error == EDQUOT; }
 
 /* Maps the next window of blocks. 0, or an errno. */
 static int next_window(struct st_process *p)
@@ -89,6 +111,12 @@ static int next_window(struct st_process *p)
     if (fd < 0)
         return errno;
     int error = reserve_fd(fd, p->reserved, size);
+    /* the tables and definitions of a process need little: rather those alone than nothing on a disk that is nearly full */
+    while (is_full(error) && p->reserved == ST_HEADER_BYTES && blocks > 1) {
+        blocks /= 2;
+        size = blocks * st_config.chunk;
+        error = reserve_fd(fd, p->reserved, size);
+    }
     if (!error && !p->written) {
         void *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)p->reserved);
         if (m == MAP_FAILED) {
@@ -165,7 +193,7 @@ void st_write(const void *from, size_t size, uint64_t place)
         return;
     }
     while (size) {
-        ssize_t n = pwrite(fd, data, size, (off_t)place);
+        ssize_t n = st_write_once(fd, data, size, (off_t)place);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
@@ -278,7 +306,7 @@ int st_file_create(void)
     }
     if (fd < 0)
         return errno;
-    int error = fstat(fd, &st) ? errno : 0;
+    int error = fstat(fd, &st) || ((st.st_mode & 0600) != 0600 && fchmod(fd, 0600)) ? errno : 0; /* it is opened again: umask(2) has no say */
     p->device = st.st_dev;
     p->inode = st.st_ino;
     p->written = st_config.back_end ? st_config.back_end == 2 : (uint32_t)is_network(folder);

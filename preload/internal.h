@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <sys/types.h>
 
 /* How the process is to be recorded: read once, kept over fork. */
 struct st_config {
@@ -106,6 +107,7 @@ int st_file_create(void);
  * 1 for definitions and aggregates, which may use what events must leave. NULL: no room; what stopped it is in the header. */
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
 void st_block_publish(struct st_block *b);
+ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
 /* Written back end: writes size bytes at place of the file. */
 void st_write(const void *p, size_t size, uint64_t place);
 void st_flush_again(void);

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -441,12 +442,82 @@ func TestByteBudgetStopsEventsNotTables(t *testing.T) {
 
 func TestFileSizeLimitIsNoSignal(t *testing.T) {
 	client := build(t)
-	env, captures := configure(t, t.TempDir(), nil)
-	run(t, env, client, "fsize", "2000000", "1000000")
-	f := files(t, captures)[0]
-	if l := f.Live(); l.LostEvents == 0 || l.LostCause != capture.LostSpace || l.LostErrno != uint32(syscall.EFBIG) {
-		t.Errorf("lost %d, cause %v, errno %d", l.LostEvents, l.LostCause, l.LostErrno)
+	for _, backEnd := range []string{"mapped", "written"} {
+		t.Run(backEnd, func(t *testing.T) {
+			env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd})
+			run(t, env, client, "fsize", "2000000", "1000000")
+			f := files(t, captures)[0]
+			if l := f.Live(); l.LostEvents == 0 || l.LostCause != capture.LostSpace || l.LostErrno != uint32(syscall.EFBIG) {
+				t.Errorf("lost %d, cause %v, errno %d", l.LostEvents, l.LostCause, l.LostErrno)
+			}
+			for _, limit := range []string{"0", "100000"} {
+				env, _ := configure(t, t.TempDir(), settings{"record.back_end": backEnd})
+				run(t, env, client, "fsize_later", limit, "100000")
+			}
+		})
 	}
+}
+
+// The proof of life of a rank is written before the program's first line.
+func TestFileSizeLimitDoesNotEndRanks(t *testing.T) {
+	client := build(t)
+	env, captures := configure(t, t.TempDir(), nil)
+	for rank := range 4 { // a record has 512 bytes, the limit is 1,024
+		cmd := exec.Command("sh", "-c", `ulimit -f "$1"; exec "$0" burst 1`, client, strconv.Itoa(rank%2*2))
+		cmd.Env = append(env, fmt.Sprintf("RANK=%d", rank))
+		if b, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("rank %d: %v\n%s", rank, err, b)
+		}
+	}
+	names, _ := filepath.Glob(captures + "/*/alive")
+	if a, err := capture.ReadAlive(names[0]); err != nil || len(a) != 2 {
+		t.Errorf("%d records, %v; want those of the two that had room", len(a), err)
+	}
+}
+
+// Files are 0600 in directories 0700 whatever the program's umask: they are opened again, by this process and by the merge.
+func TestModesDoNotDependOnTheUmask(t *testing.T) {
+	client := build(t)
+	for _, umask := range []string{"0", "0777"} {
+		env, captures := configure(t, t.TempDir(), nil)
+		run(t, append(env, "RANK=0"), "sh", "-c", "umask "+umask+`; exec "$0" burst 1`, client)
+		names, _ := filepath.Glob(captures + "/*/*")
+		nodes, _ := filepath.Glob(captures + "/*")
+		if len(names) != 2 {
+			t.Errorf("umask %s: files %v", umask, names)
+		}
+		for _, name := range append(names, nodes...) {
+			st, err := os.Stat(name)
+			want := os.FileMode(0o600)
+			if err == nil && st.IsDir() {
+				want = 0o700
+			}
+			if err != nil || st.Mode().Perm() != want {
+				t.Errorf("umask %s: %s is %v, want %v, %v", umask, name, st.Mode(), want, err)
+			}
+		}
+	}
+}
+
+// Where there is no room for a whole window, the tables and definitions get what there is.
+func TestNearlyFullDiskKeepsTheTables(t *testing.T) {
+	client, dir := build(t), t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=300k"); err != nil {
+		t.Fatalf("mounting a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	env, captures := configure(t, dir, nil)
+	run(t, env, client, "burst", "1000000")
+	f := files(t, captures)[0]
+	var count uint64
+	if err := f.Aggregates(func(a *capture.Aggregate) error { count += a.Count; return nil }); err != nil || count != 1000000 {
+		t.Errorf("tables counted %d, %v; want 1000000", count, err)
+	}
+	f.Close()
 }
 
 func TestFullDiskIsHarmless(t *testing.T) {

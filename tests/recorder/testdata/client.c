@@ -153,6 +153,20 @@ int main(int argc, char **argv)
         struct rlimit r = {a, a};
         setrlimit(RLIMIT_FSIZE, &r);
         burst(NULL, b);
+    } else if (!strcmp(what, "fsize_later")) { /* nor one that the file is already beyond; the program's own signal stays pending */
+        burst(NULL, b);
+        struct rlimit r = {a, a};
+        sigset_t limit, pending;
+        sigemptyset(&limit);
+        sigaddset(&limit, SIGXFSZ);
+        setrlimit(RLIMIT_FSIZE, &r);
+        burst(NULL, b);
+        if (sigpending(&pending) || sigismember(&pending, SIGXFSZ))
+            return 1;
+        sigprocmask(SIG_BLOCK, &limit, NULL);
+        raise(SIGXFSZ);
+        burst(NULL, b);
+        return sigpending(&pending) || !sigismember(&pending, SIGXFSZ);
     } else if (!strcmp(what, "closefds")) { /* programs that close what they do not know */
         burst(NULL, 100);
         for (int fd = 3; fd < 256; fd++)
