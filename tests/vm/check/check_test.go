@@ -364,17 +364,6 @@ func (r *result) nodes(layer string) totals {
 	return sum
 }
 
-// pick keeps the named keys.
-func (a totals) pick(keys ...string) totals {
-	out := totals{}
-	for _, k := range keys {
-		if v, ok := a[k]; ok {
-			out[k] = v
-		}
-	}
-	return out
-}
-
 // importsCleanly: Perfetto's own trace_processor has nothing to say against the trace.
 func (r *result) importsCleanly() string {
 	r.Helper()

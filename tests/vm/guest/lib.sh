@@ -63,11 +63,11 @@ serve_and_call() {
 	meet "$name"
 	if [ "$ROLE" != a ]; then
 		timeout -k 2 "$limit" bash -c "$client" >"$OUT/$name/client" 2>&1 || rc=$?
-		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; tail -n 10 "$OUT/$name/client"; }
+		[ $rc = 0 ] || { echo "$name: the client's exit status is $rc"; cat "$OUT/$name/client"; }
 		[ $rc = 0 ] || [ -z "$pid" ] || kill "$pid" 2>/dev/null
 	fi
 	if [ -n "$pid" ]; then
-		wait "$pid" || { rc=$?; echo "$name: the server's exit status is $rc"; tail -n 10 "$OUT/$name/server"; }
+		wait "$pid" || { rc=$?; echo "$name: the server's exit status is $rc"; cat "$OUT/$name/server"; }
 	fi
 	meet "$name.end"
 	return $rc
@@ -101,7 +101,7 @@ ran() {
 		watcher=
 	fi
 	[ $rc = 0 ] && test_ok "run-$name" && return
-	tail -n 20 "$OUT/$name/log.$RIG_host"
+	cat "$OUT/$name/log.$RIG_host"
 	test_fail "run-$name" "exit status $rc of: $*"
 }
 # watch_qps NAME N: until the kernel knows N queue pairs of programs that are connected, all at once, in the background: OUT/NAME/qps.HOST

@@ -29,10 +29,10 @@ b_clock() {
 both_pingpong() { both "$1" verbs 18515 "ibv_rc_pingpong -d $DEV -g $GID -n 100" "ibv_rc_pingpong -d $DEV -g $GID -n 100 $PEER"; }
 mkdir /tmp/scratch
 
-args="-d $DEV -x $GID -s 65536 -n 200"
+args="-F -d $DEV -x $GID -s 65536 -n 200"
 watch_qps write_bw 1
 both write_bw verbs 18515 "ib_write_bw $args" "ib_write_bw $args $PEER"
-args="-d $DEV -x $GID -s 4096 -n 200"
+args="-F -d $DEV -x $GID -s 4096 -n 200"
 both send_bw-cm verbs 18515 "ib_send_bw -R $args" "ib_send_bw -R $args $PEER"
 args="-d $DEV -g $GID -n 20"
 both peers verbs 18600 "$B/tests/peer-client $args" "$B/tests/peer-client $args $PEER"
