@@ -157,7 +157,7 @@ func (s *session) create() (*rundir.Dir, *profiles.Flat, *plan, error) {
 
 func (s *session) fill(dir *rundir.Dir, flat *profiles.Flat, p *plan) error {
 	if flat.Capture != dir.Capture() {
-		if err := os.Mkdir(flat.Capture, 0o700); err != nil {
+		if err := rundir.MkdirPrivate(flat.Capture); err != nil {
 			return fmt.Errorf("creating scratch directory of the run: %w", err)
 		}
 	}
