@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +21,7 @@ func moveTree(from, to string) error {
 	for _, e := range entries {
 		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
 		if e.IsDir() {
-			err = os.Mkdir(dst, 0o700)
+			err = rundir.MkdirPrivate(dst)
 			if errors.Is(err, os.ErrExist) {
 				err = nil // a node directory that is half moved already
 			}
@@ -65,6 +66,9 @@ func copyFile(src, dst string) error {
 		return err
 	}
 	_, err = io.Copy(out, in)
+	if err == nil {
+		err = out.Chmod(0o600) // whatever the umask
+	}
 	if err == nil {
 		err = out.Sync()
 	}

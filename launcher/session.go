@@ -157,7 +157,7 @@ func (s *session) create() (*rundir.Dir, *profiles.Flat, *plan, error) {
 
 func (s *session) fill(dir *rundir.Dir, flat *profiles.Flat, p *plan) error {
 	if flat.Capture != dir.Capture() {
-		if err := os.Mkdir(flat.Capture, 0o700); err != nil {
+		if err := rundir.MkdirPrivate(flat.Capture); err != nil {
 			return fmt.Errorf("creating scratch directory of the run: %w", err)
 		}
 	}
@@ -226,7 +226,7 @@ func (s *session) finish(ctx context.Context, dir *rundir.Dir, flat *profiles.Fl
 	}
 	if flat.Capture != dir.Capture() {
 		if err := moveTree(flat.Capture, dir.Capture()); err != nil {
-			warn(os.Stderr, "move it into "+dir.Capture()+", then run: sigmatrace merge "+quote(dir.Path()),
+			warn(os.Stderr, "move what is in it to where it belongs below "+dir.Capture()+", then run: sigmatrace merge "+quote(dir.Path()),
 				"captures stay in %s: %v", flat.Capture, err)
 			return false
 		}

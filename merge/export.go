@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,49 +113,29 @@ func (m *Merged) export(ctx context.Context, e *Exporter, dir *rundir.Dir) error
 	return m.Export(ctx, e, filepath.Join(dir.Path(), e.File), ExportOptions{})
 }
 
-// Export writes one export to path: under another name in the same folder first, and under its own only when all of it is on disk. An
-// earlier export of the name is replaced then; a capture is refused. What was written is added to the Info.
-func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportOptions) (err error) {
-	for _, p := range m.run.Processes {
-		if same(p.File, path) {
-			return fmt.Errorf("writing %s: it is a capture", path)
-		}
+// Export writes one export to path, as rundir.WriteWhole does: an earlier export of the name is replaced when all of this one is on disk.
+// What the run is made of is refused. What was written is added to the Info.
+func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportOptions) error {
+	if m.dir.Owns(path) {
+		return fmt.Errorf("writing %s: it belongs to the run: exports never replace captures, manifest or profile", path)
 	}
 	m.opts.Progress(StageExport+" "+filepath.Base(path), 0, 1)
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	var x *Exported
+	err := rundir.WriteWhole(path, func(to io.Writer) (err error) {
+		count := &counting{w: to}
+		w := bufio.NewWriterSize(count, 1<<20)
+		if x, err = e.Write(ctx, m, w, o); err != nil {
+			return err
+		}
+		err = w.Flush()
+		x.Bytes = count.n
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			tmp.Close()
-			os.Remove(tmp.Name())
-			err = fmt.Errorf("writing %s: %w", path, err)
-		}
-	}()
-	w := bufio.NewWriterSize(tmp, 1<<20)
-	x, err := e.Write(ctx, m, w, o)
-	if err != nil {
-		return err
-	}
-	if err = w.Flush(); err != nil {
-		return err
-	}
-	st, err := tmp.Stat()
-	if err != nil {
-		return err
-	}
-	if err = tmp.Sync(); err != nil {
-		return err
-	}
-	if err = tmp.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
 	m.opts.Progress(StageExport+" "+filepath.Base(path), 1, 1)
-	x.Name, x.File, x.Bytes = e.Name, filepath.Base(path), st.Size()
+	x.Name, x.File = e.Name, filepath.Base(path)
 	if x.LeftOut == nil {
 		x.LeftOut = map[string]int64{}
 	}
@@ -164,9 +143,14 @@ func (m *Merged) Export(ctx context.Context, e *Exporter, path string, o ExportO
 	return nil
 }
 
-// same tells whether two paths lead to one file.
-func same(a, b string) bool {
-	x, err1 := os.Stat(a)
-	y, err2 := os.Stat(b)
-	return err1 == nil && err2 == nil && os.SameFile(x, y)
+// counting counts what goes through it.
+type counting struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counting) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
 }

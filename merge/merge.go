@@ -125,6 +125,7 @@ func Run(ctx context.Context, dir *rundir.Dir, o Options) (*Info, error) {
 // Merged is a merged run, ready to be exported. It implements ops.Source.
 type Merged struct {
 	*Source
+	dir    *rundir.Dir
 	info   *Info
 	matrix *Matrix
 	file   *spill.File
@@ -229,7 +230,7 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 	if err != nil {
 		return nil, err
 	}
-	m := &Merged{file: file, opts: o}
+	m := &Merged{dir: dir, file: file, opts: o}
 	m.Source = newSource(dir.Name(), in, top, cat, file, flows, b.partitions)
 	m.matrix = newMatrix(dir.Name(), in, top, cat)
 	m.info = newInfo(dir.Name(), in, cat, summary, m.Source.Run())

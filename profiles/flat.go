@@ -77,6 +77,9 @@ func (f *Flat) WriteFile(path string) error {
 	defer os.Remove(tmp.Name()) // after the rename there is nothing left to remove
 	_, err = tmp.Write(text)
 	if err == nil {
+		err = tmp.Chmod(0o600) // whatever the umask
+	}
+	if err == nil {
 		err = tmp.Sync()
 	}
 	if closeErr := tmp.Close(); err == nil {

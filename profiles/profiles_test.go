@@ -3,11 +3,15 @@ package profiles
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // write makes profile files below a new directory, each argument pair being a path and its text.
@@ -195,6 +199,61 @@ func TestSearchOrder(t *testing.T) {
 	}
 	if dir := UserDirectory(func(name string) string { return map[string]string{"HOME": "/h"}[name] }); dir != "/h/.config/sigmatrace/profiles" {
 		t.Errorf("got %s", dir)
+	}
+}
+
+// A home of another user or one that is /dev/null hides nothing; a file that is there and cannot be read is said.
+func TestUnreachableDirectoriesAreSkipped(t *testing.T) {
+	path := write(t, "file", "", "loop/simple.toml", "")
+	if err := os.Remove(path + "/loop/simple.toml"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("simple.toml", path+"/loop/simple.toml"); err != nil {
+		t.Fatal(err)
+	}
+	s := Search{Dirs: []string{"/dev/null/profiles", path + "/file", path + "/none"}}
+	if f, err := s.Find("simple"); err != nil || f.Path != "" {
+		t.Errorf("got %v, %v", f, err)
+	}
+	s.Dirs = append(s.Dirs, path+"/loop")
+	if f, err := s.Find("simple"); err == nil {
+		t.Errorf("got %v", f)
+	}
+}
+
+// The same for a user who may not search the directory, and for one who may but not read the file.
+func TestDirectoriesOfOthersAreSkipped(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	dir := write(t, "profiles/simple.toml", "mode = \"full\"\n") + "/profiles"
+	if err := os.Chmod(dir+"/simple.toml", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	find := func() (f *File, err error) {
+		done := make(chan bool)
+		go func() { // a thread of its own, which ends with its rights
+			defer close(done)
+			runtime.LockOSThread()
+			unix.Setfsuid(65534) //nolint:errcheck // says what it was before
+			f, err = Search{Dirs: []string{dir}}.Find("simple")
+		}()
+		<-done
+		return f, err
+	}
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f, err := find(); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("a file that cannot be read: %v, %v", f, err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := find(); err != nil || f.Path != "" {
+		t.Errorf("a directory that cannot be searched: %v, %v", f, err)
 	}
 }
 

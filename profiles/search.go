@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // SiteDirectory holds the profiles that an administrator gives to all users.
@@ -65,12 +67,23 @@ func (s Search) Find(arg string) (*File, error) {
 // findAfter looks for name in the directories behind index after (-1: in all), then among the built-in ones.
 func (s Search) findAfter(name string, after int) (*File, error) {
 	for _, dir := range s.Dirs[after+1:] {
-		f, err := ReadFile(filepath.Join(dir, name+".toml"))
-		if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		path := filepath.Join(dir, name+".toml")
+		f, err := ReadFile(path)
+		if err == nil || !absent(path, err) {
 			return f, err
 		}
 	}
 	return readBuiltin(name)
+}
+
+// absent says whether a file that could not be read is none for us: it is not there, or its directory cannot even be searched, as with
+// the home of another user or one that is /dev/null. A file that is there and cannot be read is an error.
+func absent(path string, err error) bool {
+	if errors.Is(err, fs.ErrPermission) {
+		_, err = os.Stat(path)
+		return errors.Is(err, fs.ErrPermission)
+	}
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
 // parent returns the profile that f extends. A file that extends its own name means the next of that name on the search path, so

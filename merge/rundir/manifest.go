@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -167,28 +167,12 @@ func (d *Dir) writeJSON(v any) error {
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("writing manifest: %w", err)
 	}
-	return writeAtomically(d.ManifestPath(), b.Bytes())
-}
-
-// writeAtomically puts text at path, mode 0600, under its own name only when it is complete and on disk.
-func writeAtomically(path string, text []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	err := WriteWhole(d.ManifestPath(), func(w io.Writer) error {
+		_, err := b.WriteTo(w)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	defer os.Remove(tmp.Name()) // after the rename there is nothing left to remove
-	_, err = tmp.Write(text)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if closeErr := tmp.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
+		return fmt.Errorf("writing manifest: %w", err)
 	}
 	return nil
 }

@@ -59,11 +59,64 @@ func Create(path string) (*Dir, error) {
 	}
 	d := &Dir{path: abs}
 	for _, dir := range []string{abs, d.Capture()} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		if err := MkdirPrivate(dir); err != nil {
+			if dir != abs {
+				os.Remove(abs) // ours, and empty
+			}
 			return nil, fmt.Errorf("creating run directory %s: %w", abs, err)
 		}
 	}
 	return d, nil
+}
+
+// MkdirPrivate makes a directory of mode 0700, whatever the umask: the command to come may have asked for any.
+func MkdirPrivate(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// Owns says whether path leads to what the run is made of (captures, the flat profile, the manifest), which no result may replace.
+func (d *Dir) Owns(path string) bool {
+	for _, own := range []string{d.ManifestPath(), d.ResolvedPath()} {
+		if samePlace(path, own) {
+			return true
+		}
+	}
+	for dir := filepath.Dir(resolved(path)); ; dir = filepath.Dir(dir) {
+		if samePlace(dir, d.Capture()) {
+			return true
+		}
+		if dir == filepath.Dir(dir) {
+			return false
+		}
+	}
+}
+
+// resolved is the absolute path behind path's links, as far as there are files.
+func resolved(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		return real
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		return filepath.Join(dir, filepath.Base(abs))
+	}
+	return abs
+}
+
+// samePlace tells whether two paths lead to one file, or would: hard links count.
+func samePlace(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	if err1 == nil && err2 == nil {
+		return os.SameFile(x, y)
+	}
+	return resolved(a) == resolved(b)
 }
 
 // CreateNamed makes a run directory called name in base. Where that exists (two launches in one job step, say), name-2, name-3
