@@ -23,14 +23,14 @@ pair read_bw simple 18515 verbs "ib_read_bw $args" "ib_read_bw $args 127.0.0.1"
 pair send_bw-cm full 18515 verbs "ib_send_bw -R $args" "ib_send_bw -R $args $ME"
 args="-F -c UD -d $DEV -x $GID -s 1024 -n 200"
 pair send_bw-ud aggregate 18515 verbs "ib_send_bw $args" "ib_send_bw $args 127.0.0.1"
-args="-d $DEV -g $GID -n 300"
+args="-d $DEV -g $GID -n 200"
 watch_qps rc_pingpong 2
 pair rc_pingpong full 18515 verbs "ibv_rc_pingpong -N $args" "ibv_rc_pingpong -N $args 127.0.0.1"
 args="-d $DEV -g $GID -n 20"
 pair peers full 18600 verbs "$B/tests/peer-client $args" "$B/tests/peer-client $args 127.0.0.1"
 pair datagrams-cm full 7174 verbs "udaddy" "udaddy -s $ME"
 pair sockets full 7471 verbs "rstream -S 4096 -C 50 -I 2" "rstream -S 4096 -C 50 -I 2 -s $ME"
-client=("$B/tests/verbs-client" -d $DEV -g $GID -n 10)
+client=("$B/tests/verbs-client" -d $DEV -g $GID -n 5)
 alone client-aggregate aggregate "${client[@]}"
 alone client-simple simple "${client[@]}"
 alone client-full full "${client[@]}" -m post,chain,srq,ud,event,rejected
