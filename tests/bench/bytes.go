@@ -70,7 +70,7 @@ func bytesPerEvent(b *bench) error {
 	if err != nil {
 		return err
 	}
-	bytes, events, err := b.launched("ib_write_bw", "ibverbs", env, "ib_write_bw", "-n", "5000", "-s", "4096", "-p", "18777", "localhost")
+	bytes, events, err := b.launched("ib_write_bw", "ibverbs", env, "ib_write_bw", "-n", "5000", "-s", "4096", "-p", "18777", "127.0.0.1")
 	if err != nil {
 		return err
 	}

@@ -138,7 +138,7 @@ until grep -qs "$at" /proc/net/tcp /proc/net/tcp6; do
 	if [ $n = 600 ]; then kill $server; echo "nothing listens on port $port" >&2; exit 99; fi
 	sleep 0.05
 done
-"$@" -p $port localhost; client=$?
+"$@" -p $port 127.0.0.1; client=$?
 wait $server; server=$?
 exit $((client > server ? client : server))`
 

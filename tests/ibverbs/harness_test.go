@@ -112,7 +112,7 @@ func (r *rig) pair(args ...string) {
 		server.Wait()
 		r.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out.String())
 	}
-	client, err := r.command(append(args, "localhost")...).CombinedOutput()
+	client, err := r.command(append(args, "127.0.0.1")...).CombinedOutput()
 	if err != nil {
 		server.Process.Kill()
 	}

@@ -72,7 +72,7 @@ pair() {
 	SOFTHCA_STATS=$work/stats timeout -k 5 60 "$@" -p $port >"$work/server" 2>&1 &
 	server=$!
 	wait_port $port
-	SOFTHCA_STATS=$work/stats timeout -k 5 60 "$@" -p $port localhost >"$work/client" 2>&1
+	SOFTHCA_STATS=$work/stats timeout -k 5 60 "$@" -p $port 127.0.0.1 >"$work/client" 2>&1
 	c=$?
 	wait $server
 	s=$?
@@ -215,7 +215,7 @@ killed_client() {
 	timeout -k 5 60 ib_send_bw -D 30 -p $port >"$work/server" 2>&1 &
 	server=$!
 	wait_port $port
-	ib_send_bw -D 30 -p $port localhost >"$work/client" 2>&1 &
+	ib_send_bw -D 30 -p $port 127.0.0.1 >"$work/client" 2>&1 &
 	client=$!
 	sleep 2
 	kill -9 $client
