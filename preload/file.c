@@ -222,6 +222,21 @@ void st_flush_again(void)
     p->flushed = st_monotonic();
 }
 
+/* Without this a program that fills no chunks, as in aggregate mode, would leave no tables when it is killed. */
+void st_tables_due(struct st_thread *t)
+{
+    struct st_process *p = st_process;
+    t->look = ST_LOOK;
+    if (!p || !p->written)
+        return;
+    int saved = errno;
+    st_lock();
+    if (st_flush_due(p, st_monotonic()))
+        st_flush_again();
+    st_unlock();
+    errno = saved;
+}
+
 void st_lost(uint64_t now, uint64_t events, uint64_t bytes)
 {
     struct st_file_header *h = st_process->header;

@@ -111,6 +111,8 @@ ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
 /* Written back end: writes size bytes at place of the file. */
 void st_write(const void *p, size_t size, uint64_t place);
 void st_flush_again(void);
+/* Whether a second has passed since. */
+static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }
 void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 void st_clock_pair(void);
 

@@ -211,8 +211,5 @@ void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uin
     struct st_aggregate *a = e->aggregate;
     if (o->id) /* object 0 serves all layers: their event ids would meet in its slots */
         __atomic_store_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], a, __ATOMIC_RELEASE);
-    a->count++;
-    a->bytes += bytes;
-    a->calls += calls;
-    a->sizes[st_size_class(bytes)]++;
+    st_add(t, a, bytes, calls);
 }

@@ -183,6 +183,7 @@ static struct st_thread *thread_new(void)
     } else if ((t = st_wiped(sizeof *t))) {
         t->index = ++p->next_thread;
         t->slots[0].next[0] = ~0ull;
+        t->look = ST_LOOK;
         t->all = p->threads;
         p->threads = t;
         p->header->threads = p->next_thread;
@@ -322,7 +323,7 @@ static int chunk_next(struct st_thread *t, uint64_t now)
     }
     st_lock();
     struct st_block *b = st_block_new(ST_BLOCK_EVENTS, t->index, t->sequence, now, 0, memory, &t->place);
-    if (p->written && clock - p->flushed > 1000000000u)
+    if (p->written && st_flush_due(p, clock))
         st_flush_again();
     st_unlock();
     t->block = b;

@@ -65,6 +65,7 @@ struct st_thread {
     uint8_t gate[ST_LAYERS]; /* 1: the next call of this layer is recorded. 0: inside a hook, or this state is not ready */
     uint32_t index;
     uint32_t ready;
+    uint32_t look; /* counts until the next look at the tables: ST_LOOK to 1 */
     uint8_t *cur;   /* where the next record goes */
     uint8_t *limit; /* end of the payload; NULL: no chunk */
     uint8_t *base;  /* first payload byte */
@@ -175,6 +176,19 @@ static inline unsigned st_size_class(uint64_t bytes)
     return c < 31 ? c : 31;
 }
 
+#define ST_LOOK 1024 /* counts of a thread between looks at whether the written back end's tables are due */
+ST_PUBLIC void st_tables_due(struct st_thread *t);
+
+static inline void st_add(struct st_thread *t, struct st_aggregate *a, uint64_t bytes, unsigned calls)
+{
+    a->count++;
+    a->bytes += bytes;
+    a->calls += calls;
+    a->sizes[st_size_class(bytes)]++;
+    if (st_unlikely(!--t->look))
+        st_tables_due(t);
+}
+
 /* Counts one accepted request (or completion) of `event` on o. calls: 1 for the first request of a posting call, else 0. Call it
  * after the request's st_rec_...: the counters that precede an object's first record in a chunk leave that record out. */
 static inline void st_count(struct st_thread *t, struct st_object *o, unsigned event, uint64_t bytes, unsigned calls)
@@ -184,10 +198,7 @@ static inline void st_count(struct st_thread *t, struct st_object *o, unsigned e
         st_count_slow(t, o, event, 0, bytes, calls);
         return;
     }
-    a->count++;
-    a->bytes += bytes;
-    a->calls += calls;
-    a->sizes[st_size_class(bytes)]++;
+    st_add(t, a, bytes, calls);
 }
 
 /* The same for an unconnected queue pair: the peer is part of the key (FORMAT.md, Aggregate blocks). */
@@ -198,10 +209,7 @@ static inline void st_count_peer(struct st_thread *t, struct st_object *o, unsig
         st_count_slow(t, o, event, peer, bytes, calls);
         return;
     }
-    a->count++;
-    a->bytes += bytes;
-    a->calls += calls;
-    a->sizes[st_size_class(bytes)]++;
+    st_add(t, a, bytes, calls);
 }
 
 /* ---- events: st_rec_LAYOUT(t, now, event, object, fields...) and definitions: st_def_NAME(fields...) -------------------------- */

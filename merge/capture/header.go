@@ -42,7 +42,8 @@ func (a Architecture) String() string { return name(uint32(a), "", "x86-64", "aa
 // BackEnd says how the file was written.
 type BackEnd uint32
 
-// Back ends. Mapped loses at most the record being written when the process is killed, Written at most each thread's open chunk.
+// Back ends. Mapped loses at most the record being written when the process is killed, Written at most each thread's open chunk
+// and a second of the tables.
 const (
 	Mapped  BackEnd = 1
 	Written BackEnd = 2

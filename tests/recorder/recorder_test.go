@@ -189,15 +189,16 @@ func TestCaptureDirectoryIsMade(t *testing.T) {
 	}
 }
 
-func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
-	client := build(t)
-	dir := t.TempDir()
-	env, captures := configure(t, dir, nil)
+// killed starts the client, kills it when reached says so of the count that it publishes, and returns that count and the capture.
+func killed(t *testing.T, what string, with settings, reached func(published uint64) bool) (uint64, *capture.File) {
+	t.Helper()
+	client, dir := build(t), t.TempDir()
+	env, captures := configure(t, dir, with)
 	shared := filepath.Join(dir, "count")
 	if err := os.WriteFile(shared, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(client, "burst", "100000000", shared)
+	cmd := exec.Command(client, what, "100000000000", shared)
 	cmd.Env = env
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -209,19 +210,43 @@ func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
 		}
 		return binary.LittleEndian.Uint64(b)
 	}
-	for published() < 20000 {
+	for !reached(published()) {
 		time.Sleep(time.Millisecond)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	n, f := published(), files(t, captures)[0]
+	f := files(t, captures)[0]
+	if f.Live().EndMark != capture.EndNone {
+		t.Error("an end mark after SIGKILL")
+	}
+	return published(), f
+}
+
+func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
+	n, f := killed(t, "burst", nil, func(n uint64) bool { return n >= 20000 })
 	if kept := uint64(len(events(t, f, 1))) + f.Live().LostEvents; kept+1 < n || kept > n+1 {
 		t.Errorf("kept %d, published %d", kept, n)
 	}
-	if f.Live().EndMark != capture.EndNone {
-		t.Error("an end mark after SIGKILL")
+}
+
+// The written back end brings the tables up to date once a second, also where no event ever fills a chunk.
+func TestKilledWriterLosesASecondOfItsTables(t *testing.T) {
+	var began time.Time
+	var first uint64
+	n, f := killed(t, "tables", settings{"record.back_end": "written"}, func(n uint64) bool {
+		if n > 0 && first == 0 {
+			began, first = time.Now(), n
+		}
+		if time.Since(began) < time.Second/4 {
+			first = n
+		}
+		return first > 0 && time.Since(began) > 3*time.Second
+	})
+	var count uint64
+	if err := f.Aggregates(func(a *capture.Aggregate) error { count += a.Count; return nil }); err != nil || count < first || count > n+1 {
+		t.Errorf("tables counted %d, %v; %d were published when it was killed, %d nearly three seconds earlier", count, err, n, first)
 	}
 }
 

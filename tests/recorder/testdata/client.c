@@ -91,6 +91,7 @@ static void *thread_main(void *p)
 }
 
 /* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
+static int tables_only;
 static void burst(volatile uint64_t *count, uint64_t n)
 {
     struct st_thread *t = enter();
@@ -98,7 +99,8 @@ static void burst(volatile uint64_t *count, uint64_t n)
         return;
     struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
     for (uint64_t i = 0; i < n; i++) {
-        st_rec_ucp_request(t, st_clock(), ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
+        if (!tables_only)
+            st_rec_ucp_request(t, st_clock(), ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
         st_count(t, o, ST_EV_UCP_PUT, 8, 1);
         if (count)
             *count = i + 1;
@@ -141,7 +143,8 @@ int main(int argc, char **argv)
         if (!fork())
             exit(0);
         wait(NULL);
-    } else if (!strcmp(what, "burst")) {
+    } else if (!strcmp(what, "burst") || !strcmp(what, "tables")) {
+        tables_only = *what == 't';
         volatile uint64_t *count = NULL;
         if (argc > 3) {
             int fd = open(argv[3], O_RDWR);
