@@ -39,6 +39,14 @@ func readAll(t testing.TB, m *merge.Merged) {
 	if int64(len(sends)) != m.Info().Flows.Matched || len(sends) != len(receives) {
 		t.Fatalf("%d flows begin, %d end, %d are said to match", len(sends), len(receives), m.Info().Flows.Matched)
 	}
+	f := m.Info().Flows
+	for _, l := range f.Layers {
+		f.Matched -= l.Matched
+		f.Ambiguous -= l.Ambiguous
+	}
+	if f.Matched != 0 || f.Ambiguous != 0 {
+		t.Fatalf("the layers' flows are not the run's: %d and %d are left", f.Matched, f.Ambiguous)
+	}
 	validate(t, m.Info(), m.Matrix())
 }
 

@@ -55,11 +55,41 @@ type Events struct {
 	ByName     map[string]int64 `json:"by_name"`
 }
 
-// Flows counts what matching found. Matched and Unmatched are of two-sided operations: a matched flow has two of them.
+// Flows counts what matching found, in all and by layer. Matched and Unmatched are of two-sided operations: a matched flow has two of them.
 type Flows struct {
 	Matched   int64            `json:"matched"`
 	Ambiguous int64            `json:"ambiguous"` // of the matched: may belong to a neighbour
 	Unmatched map[string]int64 `json:"unmatched"` // sends and receives, by cause
+	Layers    map[string]Flows `json:"layers,omitempty"`
+}
+
+// of returns the flows of one layer, with room for unmatched ones.
+func (f *Flows) of(layer string) Flows {
+	l := f.Layers[layer]
+	if l.Unmatched == nil {
+		l.Unmatched = map[string]int64{}
+	}
+	return l
+}
+
+// matched adds what matching found at a layer.
+func (f *Flows) matched(layer string, found *match.Found) {
+	l := f.of(layer)
+	l.Matched += found.Matched
+	l.Ambiguous += found.Ambiguous
+	f.Matched += found.Matched
+	f.Ambiguous += found.Ambiguous
+	f.Layers[layer] = l
+	f.unmatched(layer, found.Unmatched)
+}
+
+func (f *Flows) unmatched(layer string, causes map[string]int64) {
+	l := f.of(layer)
+	for cause, n := range causes {
+		l.Unmatched[cause] += n
+		f.Unmatched[cause] += n
+	}
+	f.Layers[layer] = l
 }
 
 // Lost counts the events that found no room, and their payload.
@@ -122,11 +152,14 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 	i := &Info{
 		Version: InfoVersion, Run: name, Mode: in.mode(cat), Exact: len(in.damaged) == 0, Completions: map[string]uint64{},
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
-		Operations: map[string]map[string]Count{}, Flows: Flows{Matched: s.Matched, Ambiguous: s.Ambiguous, Unmatched: s.Unmatched},
+		Operations: map[string]map[string]Count{}, Flows: Flows{Unmatched: map[string]int64{}, Layers: map[string]Flows{}},
 		Damaged: in.damaged, Blind: []Blind{}, Exports: []Exported{},
 	}
 	if i.Damaged == nil {
 		i.Damaged = []Damage{}
+	}
+	for layer, found := range s.Layers {
+		i.Flows.matched(cat.Layers[layer].Name, found)
 	}
 	payload := int64(0)
 	for _, p := range in.processes {
@@ -146,7 +179,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 	for _, c := range in.clocks {
 		i.Clock.Steps += c.Steps
 	}
-	if s.Matched > 0 {
+	if i.Flows.Matched > 0 {
 		i.Clock.ReceiveBeforeSend = ReceiveBeforeSend{&s.ReceiveBeforeSend, &s.WorstNS}
 	}
 	i.Layer = in.summaryLayer(cat)
@@ -179,15 +212,15 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 			layer[e.Operation] = c
 		}
 	}
-	for cause, n := range p.counts.Unmatched {
-		i.Flows.Unmatched[cause] += n
+	for layer, causes := range p.counts.Unmatched {
+		i.Flows.unmatched(cat.Layers[layer].Name, causes)
 	}
 	i.Unfinished += p.counts.Unfinished
 	i.Surplus += p.counts.Surplus
 	i.Lost.Events += p.live.LostEvents
 	i.Lost.Bytes += p.live.LostBytes
 	i.Bytes.Capture += p.size
-	i.Exact = i.Exact && p.live.LostTables == 0 && len(p.problems) == 0
+	i.Exact = i.Exact && p.exact()
 	for _, e := range p.problems {
 		i.Damaged = append(i.Damaged, damageOf(p.path, e))
 	}

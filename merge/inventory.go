@@ -55,6 +55,11 @@ type process struct {
 	paired
 }
 
+// exact says whether the tables hold every call. The written back end brings them up to date at an orderly end only.
+func (p *process) exact() bool {
+	return p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
+}
+
 // lossy tells whether records of the process are missing.
 func (p *process) lossy() bool { return p.gap || len(p.problems) > 0 || p.live.LostEvents > 0 }
 

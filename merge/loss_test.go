@@ -390,3 +390,27 @@ func TestNothingRecorded(t *testing.T) {
 		t.Errorf("without a capture folder: %v", err)
 	}
 }
+
+// A process that was killed while its tables were in memory leaves less than it counted.
+func TestTablesOfAKilledWriterAreALowerBound(t *testing.T) {
+	for _, x := range []struct {
+		backEnd capture.BackEnd
+		killed  bool
+		exact   bool
+	}{{capture.Mapped, true, true}, {capture.Written, true, false}, {capture.Written, false, true}} {
+		r := newRig(t)
+		p := r.process("n1", 100, 0, func(h *capture.Header) { h.BackEnd = x.backEnd })
+		p.pairs(hz)
+		ep := p.endpoint(30, p.worker(10, "a"), "b")
+		p.event(0, 1000, cat.EventUcpPut, ucpRequest(ep, 8, 0, 0, 0, cat.UcpResultDone, 10)...)
+		if err := p.end(x.killed); err != nil {
+			t.Fatal(err)
+		}
+		m := r.open(merge.Options{})
+		var s strings.Builder
+		m.Info().Summary(&s)
+		if m.Info().Exact != x.exact || m.Matrix().Exact != x.exact || strings.Contains(s.String(), "lower bound") == x.exact {
+			t.Errorf("%v, killed %v: exact %v and %v\n%s", x.backEnd, x.killed, m.Info().Exact, m.Matrix().Exact, &s)
+		}
+	}
+}

@@ -89,7 +89,7 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 		return e
 	}
 	for i, p := range in.processes {
-		m.Exact = m.Exact && p.live.LostTables == 0 && len(p.problems) == 0
+		m.Exact = m.Exact && p.exact()
 		for _, t := range p.totals {
 			e := cat.Event(t.event)
 			if e == nil || e.Operation == "" || t.count == 0 {

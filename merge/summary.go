@@ -34,6 +34,9 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("incomplete: %s", x)
 	}
+	if i.Processes.Total == 0 && len(i.Damaged) == 0 {
+		line("hint: no process called a library that was traced; Open MPI, for one, uses UCX when told so by --mca pml ucx")
+	}
 	for n, d := range i.Damaged {
 		if n == summaryIncomplete {
 			line("damaged: and %d more", len(i.Damaged)-n)
@@ -60,29 +63,13 @@ func (i *Info) Summary(w io.Writer) {
 	if i.Lost.Events > 0 {
 		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
 	}
-	unmatched := int64(0)
-	for _, n := range i.Flows.Unmatched {
-		unmatched += n
+	if !i.Exact && i.Lost.Events == 0 {
+		line("counts and matrix: a lower bound")
 	}
-	if i.Flows.Matched > 0 || unmatched > 0 {
-		text := fmt.Sprintf("messages: %d matched", i.Flows.Matched)
-		if i.Flows.Ambiguous > 0 {
-			text += fmt.Sprintf(" (%d not surely)", i.Flows.Ambiguous)
+	for _, l := range catalogue.Default.Layers {
+		if f, ok := i.Flows.Layers[l.Name]; ok {
+			line("messages at layer %s: %s", l.Name, f)
 		}
-		var causes []string
-		for cause, n := range i.Flows.Unmatched {
-			if cause != match.Unfinished { // mostly receives posted for messages that never came
-				causes = append(causes, fmt.Sprintf("%s %d", cause, n))
-			}
-		}
-		slices.Sort(causes)
-		if len(causes) > 0 {
-			text += "; sends and receives without the other: " + strings.Join(causes, ", ")
-		}
-		if n := i.Flows.Unmatched[match.Unfinished]; n > 0 {
-			text += fmt.Sprintf("; %d still open", n)
-		}
-		line("%s", text)
 	}
 	for _, x := range i.Exports {
 		if x.Rule != "" {
@@ -99,6 +86,28 @@ func (i *Info) Summary(w io.Writer) {
 	if x := i.Clock.ReceiveBeforeSend; x.Count != nil && *x.Count > 0 {
 		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
 	}
+}
+
+// String says what became of the messages of one layer.
+func (f Flows) String() string {
+	text := fmt.Sprintf("%d matched", f.Matched)
+	if f.Ambiguous > 0 {
+		text += fmt.Sprintf(" (%d not surely)", f.Ambiguous)
+	}
+	var causes []string
+	for cause, n := range f.Unmatched {
+		if cause != match.Unfinished { // mostly receives posted for messages that never came
+			causes = append(causes, fmt.Sprintf("%s %d", cause, n))
+		}
+	}
+	slices.Sort(causes)
+	if len(causes) > 0 {
+		text += "; sends and receives without the other: " + strings.Join(causes, ", ")
+	}
+	if n := f.Unmatched[match.Unfinished]; n > 0 {
+		text += fmt.Sprintf("; %d still open", n)
+	}
+	return text
 }
 
 // layerLine says what a layer carried.

@@ -46,6 +46,7 @@ type Half struct {
 	Flags      ops.Flag // Ambiguous where the order is not sure, Unfinished, Failed
 	Side       Side
 	Rule       Rule
+	Layer      uint8 // index of the layer in the catalogue, at most 15
 }
 
 // TimeOrder makes an Order of a time.
@@ -68,7 +69,7 @@ func (h *Half) Put(b []byte) {
 	le.PutUint32(b[60:], h.Object)
 	le.PutUint32(b[64:], h.Thread)
 	le.PutUint16(b[68:], uint16(h.Flags))
-	b[70], b[71] = byte(h.Side), byte(h.Rule)
+	b[70], b[71] = byte(h.Side), byte(h.Rule)|h.Layer<<4
 	le.PutUint64(b[72:], h.Tag)
 }
 
@@ -79,7 +80,7 @@ func (h *Half) Get(b []byte) {
 		Stream: le.Uint64(b), Order: le.Uint64(b[8:]), Sequence: le.Uint64(b[16:]), Flow: le.Uint64(b[24:]), Bytes: le.Uint64(b[32:]),
 		Post: int64(le.Uint64(b[40:])), Done: int64(le.Uint64(b[48:])),
 		Process: le.Uint32(b[56:]), Object: le.Uint32(b[60:]), Thread: le.Uint32(b[64:]), Flags: ops.Flag(le.Uint16(b[68:])),
-		Side: Side(b[70]), Rule: Rule(b[71]), Tag: le.Uint64(b[72:]),
+		Side: Side(b[70]), Rule: Rule(b[71] & 15), Layer: b[71] >> 4, Tag: le.Uint64(b[72:]),
 	}
 }
 

@@ -35,11 +35,16 @@ func NewResults(file *spill.File, memory int64) *Results {
 	return spill.NewSorter[Result](file, resultBytes, memory)
 }
 
+// Found counts what matching found at one layer.
+type Found struct {
+	Matched   int64
+	Ambiguous int64 // of the matched
+	Unmatched map[string]int64
+}
+
 // Summary counts what matching found.
 type Summary struct {
-	Matched           int64
-	Ambiguous         int64 // of the matched
-	Unmatched         map[string]int64
+	Layers            map[uint8]*Found
 	ReceiveBeforeSend int64
 	WorstNS           int64 // by which a receive ended before its send was posted, at most
 }
@@ -51,6 +56,7 @@ type matcher struct {
 	batch   []Result
 	known   Knowledge
 	summary Summary
+	found   *Found // of the group's layer
 }
 
 // Knowledge is what matching asks about processes.
@@ -63,7 +69,7 @@ type Knowledge struct {
 
 // Run matches all halves and adds the results to out.
 func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, known Knowledge, progress func(done, total int64)) (*Summary, error) {
-	m := &matcher{in: in, out: out, known: known, summary: Summary{Unmatched: map[string]int64{}}}
+	m := &matcher{in: in, out: out, known: known, summary: Summary{Layers: map[uint8]*Found{}}}
 	scan := in.From(0)
 	more, err := scan.Next()
 	for n := 0; more && err == nil; n++ {
@@ -120,6 +126,11 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 }
 
 func (m *matcher) join(g *group) error {
+	m.found = m.summary.Layers[g.first.Layer]
+	if m.found == nil {
+		m.found = &Found{Unmatched: map[string]int64{}}
+		m.summary.Layers[g.first.Layer] = m.found
+	}
 	var flags ops.Flag
 	if g.first.Rule != Equal && (g.sources || g.lost || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
 		flags = ops.Ambiguous
@@ -150,7 +161,7 @@ func (m *matcher) join(g *group) error {
 		case takeSend:
 			m.alone(g, NoReceiveRecorded)
 		case receives.Value.Flags&ops.Unfinished != 0:
-			m.summary.Unmatched[Unfinished]++
+			m.found.Unmatched[Unfinished]++
 		default:
 			m.alone(g, NoSendRecorded)
 		}
@@ -171,21 +182,21 @@ func (m *matcher) alone(g *group, cause string) {
 	if g.lost {
 		cause = LostRecords
 	}
-	m.summary.Unmatched[cause]++
+	m.found.Unmatched[cause]++
 }
 
 func (m *matcher) pair(s, r *Half, flags ops.Flag) error {
 	if r.Flags&ops.Unfinished != 0 {
-		m.summary.Unmatched[Unfinished] += 2
+		m.found.Unmatched[Unfinished] += 2
 		return nil
 	}
 	flags |= (s.Flags | r.Flags) & ops.Ambiguous
 	if (s.Bytes != r.Bytes && r.Flags&ops.Failed == 0) || (r.Rule == Rank && m.known.Displaced(r)) {
 		flags |= ops.Ambiguous // they may not be one message
 	}
-	m.summary.Matched++
+	m.found.Matched++
 	if flags&ops.Ambiguous != 0 {
-		m.summary.Ambiguous++
+		m.found.Ambiguous++
 	}
 	if early := s.Post - r.Done; early > 0 {
 		m.summary.ReceiveBeforeSend++

@@ -21,10 +21,10 @@ type Sink interface {
 
 // Counts of a process.
 type Counts struct {
-	Events     []int64          // records by event id
-	Unmatched  map[string]int64 // two-sided operations that cannot have a partner, by cause
-	Surplus    int64            // completions whose request was not found
-	Overflow   int64            // requests beyond the limit of outstanding ones: kept as points in time
+	Events     []int64                    // records by event id
+	Unmatched  map[uint8]map[string]int64 // two-sided operations that cannot have a partner, by layer's index and cause
+	Surplus    int64                      // completions whose request was not found
+	Overflow   int64                      // requests beyond the limit of outstanding ones: kept as points in time
 	Unfinished int64
 	Open       []OpenReceive
 }
@@ -68,7 +68,7 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 		n = int(c.Events[len(c.Events)-1].ID)
 	}
 	return &Pairer{
-		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[string]int64{}},
+		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, lossy: lossy,
 		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, resets: p.Resets,
 	}

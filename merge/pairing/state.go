@@ -2,6 +2,7 @@ package pairing
 
 import (
 	"container/heap"
+	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -33,6 +34,7 @@ type entry struct {
 // state is what is known of one object.
 type state struct {
 	object      *topology.Object
+	layer       uint8 // index of the object's in the catalogue
 	identity    uint64
 	lanes       lanes
 	outstanding uint32
@@ -76,7 +78,7 @@ func (p *Pairer) state(id uint32, layer string) *state {
 	}
 	s := p.states[k]
 	if s == nil {
-		s = &state{object: p.process.Object(id, layer), identity: p.process.Identify(id), byID: map[uint64]chain{}}
+		s = &state{object: p.process.Object(id, layer), layer: p.layer(layer), identity: p.process.Identify(id), byID: map[uint64]chain{}}
 		p.states[k] = s
 	}
 	p.latest, p.latestKey = s, k
@@ -285,7 +287,7 @@ func (p *Pairer) emit(i int32) {
 	e := p.slab.at(i)
 	if e.op.Role == ops.Initiator || e.op.Role == ops.Target {
 		if h, cause := p.halfOf(e); cause != "" {
-			p.Counts.Unmatched[cause]++
+			p.unmatched(e.state.layer, cause)
 		} else if err := p.sink.Half(&h); err != nil && p.err == nil {
 			p.err = err
 		}
@@ -296,11 +298,25 @@ func (p *Pairer) emit(i int32) {
 	p.slab.release(i)
 }
 
+// layer returns a layer's index in the catalogue.
+func (p *Pairer) layer(name string) uint8 {
+	return uint8(slices.IndexFunc(p.catalogue.Layers, func(l catalogue.Layer) bool { return l.Name == name }))
+}
+
+func (p *Pairer) unmatched(layer uint8, cause string) {
+	m := p.Counts.Unmatched[layer]
+	if m == nil {
+		m = map[string]int64{}
+		p.Counts.Unmatched[layer] = m
+	}
+	m[cause]++
+}
+
 func (p *Pairer) newHalf(e *entry, side match.Side) match.Half {
 	op := &e.op
 	return match.Half{
 		Sequence: op.Sequence, Bytes: op.Bytes, Post: op.Post, Done: op.Done, Process: p.process.Index, Object: e.state.object.ID,
-		Tag: e.tag, Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished | ops.Failed), Side: side,
+		Tag: e.tag, Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished | ops.Failed), Side: side, Layer: e.state.layer,
 	}
 }
 
