@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -44,10 +45,10 @@ func mergeCommand() *cli.Command {
 		Usage:     "merge a run's captures into trace and matrices",
 		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--exports LIST] [--json] RUN",
 		Description: "Merges what captures there are: of a run that has ended, was killed, or still goes on. Captures are never changed, and a merge can be\n" +
-			"repeated at any time. The exit status is 3 where the trace is incomplete.",
+			"repeated at any time. What no option says is as the run's profile says. The exit status is 3 where the trace is incomplete.",
 		ArgsUsage: "RUN",
 		Flags: append(mergeFlags(),
-			&cli.StringFlag{Name: "exports", Usage: "write `LIST`: " + strings.Join(exportNames(), ", "), Value: strings.Join(merge.DefaultExports, ",")},
+			&cli.StringFlag{Name: "exports", Usage: "write `LIST`: " + strings.Join(exportNames(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print the run's account as JSON"}),
 		Action: runMerge,
 	}
@@ -56,7 +57,7 @@ func mergeCommand() *cli.Command {
 func mergeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "j", Usage: "use `N` cores; 0: all"},
-		&cli.StringFlag{Name: "memory", Usage: "use at most `SIZE` of memory", Value: profiles.FormatSize(merge.DefaultMemory)},
+		&cli.StringFlag{Name: "memory", Usage: "use at most `SIZE` of memory"},
 	}
 }
 
@@ -72,9 +73,17 @@ func exportNames() []string {
 func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 	var o merge.Options
 	if c.NArg() != 1 {
-		return nil, o, &usageError{err: fmt.Errorf("%d arguments; the run directory is taken", c.NArg()), hint: fmt.Sprintf("see `%s --help`", c.Command.HelpName)}
+		return nil, o, &usageError{err: fmt.Errorf("%d arguments where one is taken, the run directory", c.NArg()), hint: fmt.Sprintf("see `%s --help`", c.Command.HelpName)}
 	}
-	memory, err := profiles.ParseSize(c.String("memory"))
+	dir, err := rundir.Open(c.Args().First())
+	if err != nil {
+		return nil, o, err
+	}
+	text, err := ofRun(c, dir, "memory", "merge.memory", profiles.FormatSize(merge.DefaultMemory))
+	if err != nil {
+		return nil, o, err
+	}
+	memory, err := profiles.ParseSize(text)
 	if err != nil {
 		return nil, o, &usageError{err: fmt.Errorf("--memory: %w", err)}
 	}
@@ -86,8 +95,25 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 	}
 	o.Memory, o.Workers = memory, c.Int("j")
 	o.LimitMemory()
-	dir, err := rundir.Open(c.Args().First())
-	return dir, o, err
+	return dir, o, nil
+}
+
+// ofRun returns an option's value: what the command line says, else what the run's profile said, else the default.
+func ofRun(c *cli.Context, dir *rundir.Dir, option, key, otherwise string) (string, error) {
+	if c.IsSet(option) {
+		return c.String(option), nil
+	}
+	m, err := dir.ReadManifest()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return otherwise, nil
+	case err != nil:
+		return "", err
+	}
+	if v, ok := m.Profile.Values[key]; ok {
+		return v.Value, nil
+	}
+	return otherwise, nil
 }
 
 // interruptible returns a context that SIGINT and SIGTERM end; what is being written then leaves nothing behind.
@@ -100,8 +126,12 @@ func runMerge(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	exports, err := ofRun(c, dir, "exports", "merge.exports", strings.Join(merge.DefaultExports, ","))
+	if err != nil {
+		return err
+	}
 	o.Exports = []string{}
-	for name := range strings.SplitSeq(c.String("exports"), ",") {
+	for name := range strings.SplitSeq(exports, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			o.Exports = append(o.Exports, name)
 		}

@@ -54,6 +54,37 @@ func sigmatrace(args ...string) (status int, stdout, stderr string) {
 	return c.ProcessState.ExitCode(), out.String(), err.String()
 }
 
+// A merge that was put off writes what the run's profile asks for.
+func TestMergeGoesByTheRunsProfile(t *testing.T) {
+	path := recorded(t, false)
+	dir, err := rundir.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &rundir.Manifest{Version: rundir.ManifestVersion, Tool: "test", Profile: rundir.Profile{Name: "p", Files: []string{"p.toml"}, Values: map[string]rundir.ProfileValue{
+		"merge.exports": {Value: "json", Source: "p.toml:3"}, "merge.memory": {Value: "67108863", Source: "p.toml:4"}}}}
+	if err := dir.WriteManifest(m); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := sigmatrace("merge", path); status != 2 || !strings.Contains(stderr, "is less than 64MiB") {
+		t.Errorf("the profile's memory is not used: status %d\n%s", status, stderr)
+	}
+	for _, x := range []struct{ option, want string }{{"--memory=64MiB", "trace.json"}, {"--exports=matrix", "matrix.json"}} {
+		if status, _, stderr := sigmatrace("merge", "--memory=64MiB", x.option, path); status != 0 {
+			t.Fatalf("status %d\n%s", status, stderr)
+		}
+		var got []string
+		for _, name := range []string{"trace.pftrace", "trace.json", "matrix.json"} {
+			if err := os.Remove(filepath.Join(path, name)); err == nil {
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, " ") != x.want {
+			t.Errorf("%s: wrote %v, not %s", x.option, got, x.want)
+		}
+	}
+}
+
 // Statuses and output of merge, export and info, for a whole run and one that was killed.
 func TestMergeExportInfo(t *testing.T) {
 	whole, killed := recorded(t, false), recorded(t, true)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"golang.org/x/sys/unix"
@@ -46,6 +47,9 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir) bool {
 	note(os.Stderr, "run: %s", dir.Path())
 	if isFile(dir.Trace()) {
 		note(os.Stderr, "trace: %s (open in https://ui.perfetto.dev)", dir.Trace())
+	}
+	if json := filepath.Join(dir.Path(), "trace.json"); isFile(json) {
+		note(os.Stderr, "trace: %s", json)
 	}
 	if isFile(dir.Matrix()) {
 		note(os.Stderr, "matrix: %s", dir.Matrix())
