@@ -129,7 +129,7 @@ func differences(got, want map[string]int64) string {
 // A trace of calls, in mode simple: one slice a call.
 func TestTraceOfCalls(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not in the short run")
+		t.Skip("not part of the quick run")
 	}
 	tp.Need(t)
 	r := newRun(t, spec{mode: "simple", providers: "ucx", env: transports["tcp"]})

@@ -23,7 +23,7 @@ pair read_bw simple 18515 verbs "ib_read_bw $args" "ib_read_bw $args 127.0.0.1"
 pair send_bw-cm full 18515 verbs "ib_send_bw -R $args" "ib_send_bw -R $args $ME"
 args="-F -c UD -d $DEV -x $GID -s 1024 -n 200"
 pair send_bw-ud aggregate 18515 verbs "ib_send_bw $args" "ib_send_bw $args 127.0.0.1"
-args="-d $DEV -g $GID -n 200"
+args="-d $DEV -g $GID -n 1000" # long enough for the watch on a quiet machine as well
 watch_qps rc_pingpong 2
 pair rc_pingpong full 18515 verbs "ibv_rc_pingpong -N $args" "ibv_rc_pingpong -N $args 127.0.0.1"
 args="-d $DEV -g $GID -n 20"
