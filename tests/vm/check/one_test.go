@@ -30,7 +30,7 @@ func TestOneMachine(t *testing.T) {
 		{"read_bw", "simple", 2, totals{"verbs read": {200, 819200}, "verbs completion": {2, 0}}, messages{}},
 		{"send_bw-cm", "full", 2, nil, messages{matched: true}},
 		{"send_bw-ud", "aggregate", 2, totals{"verbs send": {200, 204800}}, messages{}},
-		{"rc_pingpong", "full", 2, totals{"verbs send": {400, 1638400}, "verbs completion": {800, 0}}, messages{matched: true}},
+		{"rc_pingpong", "full", 2, totals{"verbs send": {2000, 8192000}, "verbs completion": {4000, 0}}, messages{matched: true}},
 		{"peers", "full", 2, twice(peerClient(20)), messages{matched: true}},
 		{"datagrams-cm", "full", 2, totals{"verbs send": {20, 2000}}, messages{matched: true}}, // udaddy: 10 messages of 100 bytes each way
 		{"sockets", "full", 2, nil, messages{matched: true, unpolled: 4}},                      // rsockets: a credit and the end, of each side
