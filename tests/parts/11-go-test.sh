@@ -3,6 +3,7 @@
 # runner: quick limit=30m
 . "$(dirname "$0")/../lib.sh"
 if [ -n "${SIGMATRACE_TEST_QUICK:-}" ]; then
+	tests/softhca/setup.sh >&2 # some of tests/ run UCX over the software HCA
 	flags=(-short)
 	mapfile -t packages < <(scripts/go.sh list ./...)
 else

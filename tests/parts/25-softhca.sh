@@ -1,8 +1,7 @@
 #!/bin/bash
 # The software RDMA device by itself: Debian's own verbs programs, UCX and Open MPI on it give right results and exact counts.
-# runner: quick limit=15m
+# runner: limit=15m
 . "$(dirname "$0")/../lib.sh"
 tests/softhca/setup.sh >&2
-if [ -n "${SIGMATRACE_TEST_QUICK:-}" ]; then set -- symbols dlopen verbs pingpong ib_write_bw; fi
-tests/softhca/test.sh "$@" || failed=1
+tests/softhca/test.sh || failed=1
 finish
