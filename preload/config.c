@@ -118,14 +118,21 @@ static void find_rank(void)
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ST_RANK_OMPI},
         {"PMIX_RANK", "PMIX_SIZE", ST_RANK_PMIX},
         {"PMI_RANK", "PMI_SIZE", ST_RANK_PMI},
+        {"PALS_RANKID", "PMI_SIZE", ST_RANK_PALS},
+        {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ST_RANK_JSM},
         {"RANK", "WORLD_SIZE", ST_RANK_RANK},
+        /* the launchers below may have started torchrun's agents, whose ranks inherit their variables */
+        {"ALPS_APP_PE", NULL, ST_RANK_ALPS} /* ALPS tells no size */,
+        {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", ST_RANK_FLUX},
         {"SLURM_PROCID", "SLURM_NTASKS", ST_RANK_SLURM},
     };
+    /* So may PMI's and the others above: what torchrun itself has started has the rank that torchrun gave it. */
+    int torchrun = getenv("TORCHELASTIC_RUN_ID") && number(getenv("RANK")) >= 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int64_t r = number(getenv(known[i].rank));
-        if (r >= 0) {
+        if (r >= 0 && (!torchrun || known[i].source == ST_RANK_RANK)) {
             st_config.rank = r;
-            st_config.world = number(getenv(known[i].world));
+            st_config.world = known[i].world ? number(getenv(known[i].world)) : -1;
             st_config.rank_source = known[i].source;
             return;
         }

@@ -55,7 +55,8 @@ func (b BackEnd) String() string { return name(uint32(b), "", "mapped", "written
 type RankSource uint32
 
 func (r RankSource) String() string {
-	return name(uint32(r), "none", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
+	return name(uint32(r), "none", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID",
+		"PALS_RANKID", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "FLUX_TASK_RANK")
 }
 
 // EndMark says whether the process came to an orderly end.
