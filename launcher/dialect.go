@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"maps"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/sigmatrace/sigmatrace/profiles"
 )
@@ -13,6 +17,27 @@ type command struct {
 	argv    []string // as the user gave it
 	path    string   // the executable that argv[0] means
 	environ map[string]string
+	version string // what it says to --version, once asked
+}
+
+// called tells whether the command, or the file that a link of its name leads to, has one of the names.
+func (c *command) called(names ...string) bool {
+	if slices.Contains(names, filepath.Base(c.argv[0])) {
+		return true
+	}
+	real, err := filepath.EvalSymlinks(c.path)
+	return err == nil && slices.Contains(names, filepath.Base(real))
+}
+
+// says tells whether the command's answer to --version holds one of the words. Launchers of different makers have the same names.
+func (c *command) says(ctx context.Context, words ...string) bool {
+	if c.version == "" {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		out, _ := exec.CommandContext(ctx, c.path, "--version").CombinedOutput() // a failing --version says who it is as well
+		c.version = "--version: " + string(out)
+	}
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(c.version, word) })
 }
 
 // dialect knows how one kind of launcher hands environment variables to its ranks. A new one is a file dialect_NAME.go and a row in
@@ -23,6 +48,8 @@ type dialect struct {
 	matches func(context.Context, *command) bool
 	// ranks returns how many ranks the command line asks for, 0 where it does not say.
 	ranks func(*command) int
+	// nodes returns the most hosts that the ranks may be on, 0 where it cannot be told.
+	nodes func(*command) int
 	// programs returns the programs that will run as ranks, as far as the command line shows them.
 	programs func(*command) []string
 	// inject returns the command line and environment that hand the injection to the ranks. It has no side effects.
@@ -30,7 +57,7 @@ type dialect struct {
 }
 
 // dialects in the order in which they are asked; plain takes whatever comes.
-var dialects = []dialect{openMPI, srun, plain}
+var dialects = []dialect{openMPI, intelMPI, hydra, pals, aprun, srun, jsrun, flux, torchrun, plain}
 
 // plan is what will be executed.
 type plan struct {

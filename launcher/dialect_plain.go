@@ -7,6 +7,7 @@ var plain = dialect{
 	name:     "plain",
 	matches:  func(context.Context, *command) bool { return true },
 	ranks:    func(*command) int { return 0 },
+	nodes:    func(*command) int { return 1 },
 	programs: func(c *command) []string { return c.argv[:1] },
 	inject: func(c *command, in *injection) (*plan, error) {
 		p := &plan{argv: c.argv, environ: in.environment(c), preload: in.preload(c.environ["LD_PRELOAD"])}

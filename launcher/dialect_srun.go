@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,6 +16,7 @@ var srun = dialect{
 	name:     "srun",
 	matches:  func(_ context.Context, c *command) bool { return filepath.Base(c.argv[0]) == "srun" },
 	ranks:    srunRanks,
+	nodes:    srunNodes,
 	programs: srunPrograms,
 	inject:   injectSrun,
 }
@@ -48,36 +51,21 @@ func words(list string) map[string]bool {
 	return set
 }
 
-// srunOption is one option: a letter as "-n" or a long name as "--ntasks", its value, and the words it was made of.
-type srunOption struct {
-	name, value string
-	words       []string
-}
-
-// srunComponent is one part of a command line that ":" separates.
-type srunComponent struct {
-	options []srunOption
-	program []string // the program and its arguments, a leading "--" included
-}
-
-func srunComponents(argv []string) []srunComponent {
-	var components []srunComponent
-	start := 1
-	for i := 1; i <= len(argv); i++ {
-		if i == len(argv) || argv[i] == ":" {
-			components = append(components, parseSrun(argv[start:i]))
-			start = i + 1
-		}
+// srunContexts takes a command line apart. Options are named as "-n" or "--ntasks".
+func srunContexts(argv []string) []appContext {
+	var list []appContext
+	for _, part := range splitContexts(argv) {
+		list = append(list, parseSrun(part))
 	}
-	return components
+	return list
 }
 
-func parseSrun(args []string) srunComponent {
-	var s srunComponent
+func parseSrun(args []string) appContext {
+	var a appContext
 	for i := 0; i < len(args); {
 		word := args[i]
 		if word == "--" || word == "-" || !strings.HasPrefix(word, "-") {
-			s.program = args[i:]
+			a.program = args[i:]
 			break
 		}
 		next := ""
@@ -87,25 +75,26 @@ func parseSrun(args []string) srunComponent {
 		parsed, n := parseSrunWord(word, next)
 		n = min(n, len(args)-i)
 		parsed[len(parsed)-1].words = args[i : i+n]
-		s.options = append(s.options, parsed...)
+		a.options = append(a.options, parsed...)
 		i += n
 	}
-	return s
+	return a
 }
 
 // parseSrunWord returns the options in one word, with next as the value of the last if it takes one from there, and the number of
 // words used. Letters may share a word: -lun4. Only the last option gets the words.
-func parseSrunWord(word, next string) ([]srunOption, int) {
+func parseSrunWord(word, next string) ([]option, int) {
 	if strings.HasPrefix(word, "--") {
-		name, value, attached := strings.Cut(word, "=")
-		if !attached && srunLong[name[2:]] && !srunBare[name[2:]] {
-			return []srunOption{{name: name, value: next}}, 2
+		name, value, attached := strings.Cut(word[2:], "=")
+		name = srunFullName(name)
+		if !attached && srunLong[name] && !srunBare[name] {
+			return []option{{name: "--" + name, value: next}}, 2
 		}
-		return []srunOption{{name: name, value: value}}, 1
+		return []option{{name: "--" + name, value: value}}, 1
 	}
-	var list []srunOption
+	var list []option
 	for i := 1; i < len(word); i++ {
-		o := srunOption{name: "-" + word[i:i+1]}
+		o := option{name: "-" + word[i:i+1]}
 		rest := word[i+1:]
 		switch {
 		case strings.IndexByte(srunOptional, word[i]) >= 0:
@@ -123,20 +112,36 @@ func parseSrunWord(word, next string) ([]srunOption, int) {
 	return list, 1
 }
 
-// value returns the last value of an option by either of its names.
-func (s *srunComponent) value(short, long string) (string, bool) {
-	for i := len(s.options) - 1; i >= 0; i-- {
-		if o := s.options[i]; o.name == short || o.name == long {
-			return o.value, true
+// srunFullName completes a name that was cut short, as getopt_long(3) does where only one begins so.
+func srunFullName(name string) string {
+	if srunLong[name] || srunBare[name] {
+		return name
+	}
+	full := ""
+	for _, table := range []map[string]bool{srunLong, srunBare} {
+		for long := range table {
+			if !strings.HasPrefix(long, name) || long == full {
+				continue
+			}
+			if full != "" {
+				return name
+			}
+			full = long
 		}
 	}
-	return "", false
+	if full == "" {
+		return name
+	}
+	return full
 }
 
 func srunRanks(c *command) int {
 	total := 0
-	for _, s := range srunComponents(c.argv) {
-		ranks := s.ranks(c)
+	for _, a := range srunContexts(c.argv) {
+		ranks := srunTasks(&a, c) * srunGroups(&a)
+		if workers, is := torchrunWorkers(a.program); is { // each task is an agent and starts that many ranks
+			ranks *= workers
+		}
 		if ranks <= 0 {
 			return 0
 		}
@@ -145,8 +150,9 @@ func srunRanks(c *command) int {
 	return total
 }
 
-func (s *srunComponent) ranks(c *command) int {
-	text, given := s.value("-n", "--ntasks")
+// srunTasks is the number of tasks of one component, 0 where it is not known.
+func srunTasks(a *appContext, c *command) int {
+	text, given := a.value("-n", "--ntasks")
 	if !given {
 		text = c.environ["SLURM_NTASKS"]
 	}
@@ -155,55 +161,114 @@ func (s *srunComponent) ranks(c *command) int {
 		return n
 	}
 	// One task a node, or as many as --ntasks-per-node says, where the number of nodes is no range.
-	nodes, _ := s.value("-N", "--nodes")
+	nodes, given := a.value("-N", "--nodes")
+	if !given {
+		nodes = c.environ["SLURM_JOB_NUM_NODES"]
+	}
 	n, _ := strconv.Atoi(nodes)
+	text, given = a.value("--ntasks-per-node")
+	if !given {
+		text, given = c.environ["SLURM_NTASKS_PER_NODE"]
+	}
 	per := 1
-	if text, given := s.value("", "--ntasks-per-node"); given {
+	if given {
 		per, _ = strconv.Atoi(text)
 	}
 	return n * per
 }
 
+// srunGroups is the number of components of a heterogeneous job that one part of the command line is for: --het-group=0,2-3 has three.
+func srunGroups(a *appContext) int {
+	list, given := a.value("--het-group")
+	if !given {
+		return 1
+	}
+	groups := 0
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		low, err := strconv.Atoi(from)
+		high := low
+		if isRange && err == nil {
+			high, err = strconv.Atoi(to)
+		}
+		if err != nil || high < low {
+			return 0
+		}
+		groups += high - low + 1
+	}
+	return groups
+}
+
+// srunNodes is the most nodes that the step may have, 0 where nothing says.
+func srunNodes(c *command) int {
+	total := 0
+	for _, a := range srunContexts(c.argv) {
+		nodes, given := a.value("-N", "--nodes")
+		if !given {
+			nodes = c.environ["SLURM_JOB_NUM_NODES"]
+		}
+		if i := strings.LastIndexByte(nodes, '-'); i >= 0 {
+			nodes = nodes[i+1:]
+		}
+		n, _ := strconv.Atoi(nodes)
+		if n <= 0 {
+			return 0
+		}
+		total += n * srunGroups(&a)
+	}
+	return total
+}
+
 func srunPrograms(c *command) []string {
 	var programs []string
-	for _, s := range srunComponents(c.argv) {
-		program := s.program
-		if len(program) > 0 && program[0] == "--" {
-			program = program[1:]
-		}
-		if _, multi := s.value("", "--multi-prog"); len(program) > 0 && !multi { // else it is a file that names programs
-			programs = append(programs, program[0])
+	for _, a := range srunContexts(c.argv) {
+		program := a.executable()
+		if _, multi := a.value("--multi-prog"); multi {
+			programs = append(programs, multiPrograms(program)...)
+		} else if program != "" {
+			programs = append(programs, program)
 		}
 	}
 	return programs
 }
 
+// multiPrograms returns the programs that a file for --multi-prog names, each once: lines of task numbers, program and arguments.
+func multiPrograms(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil // srun will say so
+	}
+	var programs []string
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) < 2 || strings.HasPrefix(words[0], "#") || slices.Contains(programs, words[1]) {
+			continue
+		}
+		programs = append(programs, words[1])
+	}
+	return programs
+}
+
 func injectSrun(c *command, in *injection) (*plan, error) {
-	p := &plan{environ: in.environment(c), argv: c.argv[:1:1]}
+	p := &plan{environ: in.environment(c)}
 	delete(p.environ, "LD_PRELOAD")
 	delete(p.environ, "SIGMATRACE_CONFIG")
-	for i, s := range srunComponents(c.argv) {
-		if i > 0 {
-			p.argv = append(p.argv, ":")
-		}
-		export, err := s.export(c, in, p)
+	var parts [][]string
+	for _, a := range srunContexts(c.argv) {
+		export, err := srunExportList(&a, c, in, p)
 		if err != nil {
 			return nil, err
 		}
-		p.argv = append(p.argv, srunExport+"="+export)
-		for _, o := range s.options {
-			if o.name != srunExport {
-				p.argv = append(p.argv, o.words...)
-			}
-		}
-		p.argv = append(p.argv, s.program...)
+		a.options = slices.DeleteFunc(a.options, func(o option) bool { return o.name == srunExport })
+		parts = append(parts, a.words([]string{srunExport + "=" + export}))
 	}
+	p.argv = join(c.argv[0], parts)
 	return p, nil
 }
 
-// export returns the value of --export that does what the user's own would, and sets our variables.
-func (s *srunComponent) export(c *command, in *injection, p *plan) (string, error) {
-	list, given := s.value("", srunExport)
+// srunExportList returns the value of --export that does what the user's own would, and sets our variables.
+func srunExportList(a *appContext, c *command, in *injection, p *plan) (string, error) {
+	list, given := a.value(srunExport)
 	for _, variable := range []string{"SRUN_EXPORT_ENV", "SLURM_EXPORT_ENV"} {
 		if !given {
 			list, given = c.environ[variable]

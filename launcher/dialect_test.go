@@ -1,18 +1,21 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/profiles"
 )
 
 var testInjection = injection{libdir: "/l", libs: []string{"/l/libsigmatrace.so", "/l/provider-ucx.so"}, config: "/r/profile.resolved"}
 
-// In the golden lines below, OURS stands for the recorder's libraries and CONFIG for the flat profile.
-var golden = strings.NewReplacer("OURS", "/l/libsigmatrace.so:/l/provider-ucx.so", "CONFIG", "SIGMATRACE_CONFIG=/r/profile.resolved")
+// In the golden lines below, OURS stands for the recorder's libraries, CONFIG for the variable of the flat profile, and PROFILE for the
+// same in two words.
+var golden = strings.NewReplacer("OURS", "/l/libsigmatrace.so:/l/provider-ucx.so", "CONFIG", "SIGMATRACE_CONFIG=/r/profile.resolved",
+	"PROFILE", "SIGMATRACE_CONFIG /r/profile.resolved")
 
 type dialectCase struct {
 	name    string
@@ -24,15 +27,16 @@ type dialectCase struct {
 	progs   string // programs that will run as ranks
 }
 
+// commandOf makes a command of words separated by spaces, without looking for its executable.
+func commandOf(line string, environ []string) *command {
+	return &command{argv: strings.Fields(line), environ: profiles.Environ(environ)}
+}
+
 func checkDialect(t *testing.T, d *dialect, cases []dialectCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := &command{argv: strings.Fields(c.command), environ: map[string]string{}}
-			want := map[string]string{}
-			for _, kv := range c.environ {
-				name, value, _ := strings.Cut(kv, "=")
-				cmd.environ[name], want[name] = value, value
-			}
+			cmd := commandOf(c.command, c.environ)
+			want := profiles.Environ(c.environ)
 			for _, kv := range c.wantEnv {
 				if name, ok := strings.CutPrefix(kv, "-"); ok {
 					delete(want, name)
@@ -153,38 +157,6 @@ func TestOpenMPIListCannotHoldASemicolon(t *testing.T) {
 	}
 }
 
-// MPICH's and Intel's launchers have the same name and take no -x.
-func TestOpenMPIIsToldFromOthers(t *testing.T) {
-	dir := t.TempDir()
-	script := func(name, says string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+says+"'\n"), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	link := func(name, to string) string {
-		path := filepath.Join(dir, name)
-		if err := os.Symlink(to, path); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	orterun := script("orterun", "")
-	for path, want := range map[string]string{
-		script("mpirun", "mpirun (Open MPI) 4.1.4"):     "openmpi",
-		link("mpiexec.openmpi", orterun):                "openmpi",
-		script("mpiexec", "HYDRA build details: MPICH"): "plain",
-		script("app", "mpirun (Open MPI) 4.1.4"):        "plain",
-		script("srun", "slurm 22.05.8"):                 "srun",
-	} {
-		cmd := &command{argv: []string{path}, path: path}
-		if d := chooseDialect(context.Background(), cmd); d.name != want {
-			t.Errorf("%s: got %s, want %s", filepath.Base(path), d.name, want)
-		}
-	}
-}
-
 func TestSrun(t *testing.T) {
 	e := ",LD_PRELOAD=OURS,CONFIG"
 	checkDialect(t, &srun, []dialectCase{
@@ -206,7 +178,12 @@ func TestSrun(t *testing.T) {
 		{"the environment's preload", "srun -n1 app", []string{"LD_PRELOAD=/e.so"}, "srun --export=ALL,LD_PRELOAD=OURS:/e.so,CONFIG -n1 app", []string{"-LD_PRELOAD"}, 1, "app"},
 		{"the environment's preload is not exported", "srun --export=PATH -n1 app", []string{"LD_PRELOAD=/e.so"}, "srun --export=PATH" + e + " -n1 app", []string{"-LD_PRELOAD"}, 1, "app"},
 		{"heterogeneous step", "srun -n1 --export=NONE /a : -n2 b", nil, "srun --export=LD_PRELOAD=OURS,CONFIG -n1 /a : --export=ALL" + e + " -n2 b", nil, 3, "/a b"},
-		{"several programs in a file", "srun -n4 --multi-prog conf", nil, "srun --export=ALL" + e + " -n4 --multi-prog conf", nil, 4, ""},
+		{"names cut short", "srun -n2 --nodel h1 --expo=NONE /app", nil, "srun --export=LD_PRELOAD=OURS,CONFIG -n2 --nodel h1 /app", nil, 2, "/app"},
+		{"a file of variables is an option of sbatch: srun will refuse it", "srun --export-file=vars -n1 app", nil, "srun --export=ALL" + e + " --export-file=vars -n1 app", nil, 1, "app"},
+		{"the nodes of the allocation", "srun app", []string{"SLURM_JOB_NUM_NODES=2"}, "srun --export=ALL" + e + " app", nil, 2, "app"},
+		{"components of a heterogeneous job", "srun --het-group=0,2-3 -n2 app", nil, "srun --export=ALL" + e + " --het-group=0,2-3 -n2 app", nil, 6, "app"},
+		{"F22: each task is torchrun", "srun -N2 --ntasks-per-node=1 torchrun --nproc-per-node 8 --nnodes 2 train.py", nil,
+			"srun --export=ALL" + e + " -N2 --ntasks-per-node=1 torchrun --nproc-per-node 8 --nnodes 2 train.py", nil, 16, "torchrun"},
 	})
 }
 
@@ -216,4 +193,13 @@ func TestSrunExportCannotHoldAComma(t *testing.T) {
 	if _, err := srun.inject(&command{argv: []string{"srun", "a"}, environ: map[string]string{}}, &in); err == nil {
 		t.Error("a ',' went into --export")
 	}
+}
+
+func TestSrunProgramsOfAFile(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "conf")
+	if err := os.WriteFile(conf, []byte("# tasks\n0 ./master -v\n1-2 ./worker %t\n3 ./worker last\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	checkDialect(t, &srun, []dialectCase{{"several programs in a file", "srun -n4 --multi-prog " + conf, nil,
+		"srun --export=ALL,LD_PRELOAD=OURS,CONFIG -n4 --multi-prog " + conf, nil, 4, "./master ./worker"}})
 }
