@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func mergeAndTell(path string) {
 	dir, err := rundir.Open(path)
 	if err == nil {
-		o := merge.Options{Workers: 4, Memory: merge.MinMemory}
+		o := merge.Options{Workers: 4, Memory: merge.MinMemory, Exports: []string{"perfetto", "matrix", "parquet"}}
 		o.LimitMemory()
 		_, err = merge.Run(context.Background(), dir, o)
 	}
@@ -67,8 +67,10 @@ func TestMemoryStaysWithinTheLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := os.Stat(filepath.Join(r.dir.Path(), "trace.pftrace")); err != nil {
-			t.Fatal(err)
+		for _, name := range []string{"trace.pftrace", "events"} {
+			if _, err := os.Stat(filepath.Join(r.dir.Path(), name)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return kib << 10
 	}

@@ -23,3 +23,4 @@ $(B)/aarch64/libsigmatrace.so: $(PRELOAD_SRC) $(PRELOAD_HDR) preload/sigmatrace.
 .PHONY: generate
 generate:
 	$(GO) run ./preload/gen
+	$(GO) run ./merge/parquet/gen

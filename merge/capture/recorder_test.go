@@ -44,7 +44,7 @@ func buildEncoder(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	generate := exec.Command("go", "run", "../../preload/gen", "-catalogue", "testdata/events.toml", "-header", filepath.Join(dir, "events.gen.h"), "-go", "", "-page", "")
+	generate := exec.Command("go", "run", "../../preload/gen", "-catalogue", "testdata/events.toml", "-header", filepath.Join(dir, "events.gen.h"), "-go", "", "-page", "", "-rows", "")
 	if out, err := generate.CombinedOutput(); err != nil {
 		t.Fatalf("generating encoders: %v\n%s", err, out)
 	}

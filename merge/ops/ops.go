@@ -60,8 +60,9 @@ type Process struct {
 	Image       uint32
 	Rank        int64 // -1 none
 	Executable  string
-	File        string // capture file
-	First, Last int64  // first and last time known, ns
+	File        string  // capture file
+	First, Last int64   // first and last time known, ns
+	TickNS      float64 // length of a tick of the recording clock, ns
 	Threads     map[uint32]string
 }
 

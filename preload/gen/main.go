@@ -1,4 +1,4 @@
-// Command gen makes the generated files of the event catalogue: C encoders, Go tables and the reference page.
+// Command gen makes the generated files of the event catalogue: C encoders, Go tables, rows of Parquet exports, and the reference page.
 //
 //	go run ./preload/gen            writes them
 //	go run ./preload/gen -check     exits 1 when a committed file is not current
@@ -19,14 +19,15 @@ func main() {
 	header := flag.String("header", "preload/events.gen.h", "C header to write")
 	table := flag.String("go", "merge/catalogue/catalogue_gen.go", "Go table to write; empty: none")
 	page := flag.String("page", "preload/EVENTS.md", "reference page to write; empty: none")
+	rows := flag.String("rows", "merge/parquet/rows_gen.go", "rows of Parquet exports to write; empty: none")
 	flag.Parse()
-	if err := run(*source, *header, *table, *page, *check); err != nil {
+	if err := run(*source, *header, *table, *page, *rows, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "gen: error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(source, header, table, page string, check bool) error {
+func run(source, header, table, page, rows string, check bool) error {
 	text, err := os.ReadFile(source)
 	if err != nil {
 		return fmt.Errorf("reading the catalogue: %w", err)
@@ -38,7 +39,7 @@ func run(source, header, table, page string, check bool) error {
 	for _, out := range []struct {
 		path string
 		make func(*catalogue.Catalogue) ([]byte, error)
-	}{{header, cHeader}, {table, goTable}, {page, reference}} {
+	}{{header, cHeader}, {table, goTable}, {page, reference}, {rows, parquetRows}} {
 		if out.path == "" {
 			continue
 		}

@@ -43,6 +43,7 @@ func (p *Plan) Overview(s *Stats) []OverviewSlice {
 		text("end", time.Unix(0, to).UTC().Format(time.RFC3339Nano)),
 		text("clock_source", p.Run.ClockSource),
 	}
+	facts = append(facts, p.Options.Facts...)
 	for _, c := range p.Run.Clocks {
 		facts = append(facts, text("clock_"+c.Host, ClockLabel(p.Run, c.Host)))
 	}
@@ -52,7 +53,7 @@ func (p *Plan) Overview(s *Stats) []OverviewSlice {
 	}
 	// What the file holds, so that it can be checked by itself.
 	facts = append(facts, number("slices", s.Slices), number("instants", s.Instants), number("flow_begins", s.FlowBegins),
-		number("flow_ends", s.FlowEnds), number("counter_samples", s.Counters), number("other_layers_and_times", s.Filtered))
+		number("flow_ends", s.FlowEnds), number("counter_samples", s.Counters), number("other_layers_and_times", s.Filtered), number("flows_cut", s.FlowsCut))
 	out := []OverviewSlice{{"sigmatrace", "run " + p.Run.Name, from, to, facts}}
 	if n > 1 {
 		facts := []Fact{text("rule", s.Rule)}

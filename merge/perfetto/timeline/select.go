@@ -163,11 +163,8 @@ func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 }
 
 func (p *Plan) count(c *census, op *ops.Op) error {
-	if err := p.check(op); err != nil {
+	if shown, err := p.Shows(op); !shown {
 		return err
-	}
-	if !p.shown(op) {
-		return nil
 	}
 	for _, k := range []CounterKind{Outstanding, totalOf[op.Role]} {
 		if t, ok := p.counter(op.Endpoint, k); ok {

@@ -285,6 +285,15 @@ func (p *Plan) Name(op *ops.Op) Sym {
 // Layer is the category of an operation's slice.
 func (p *Plan) Layer(op *ops.Op) Sym { return p.text.events[op.Event].layer }
 
+// Status is the name of an operation's status, false where there is none.
+func (p *Plan) Status(op *ops.Op) (Sym, bool) {
+	names := p.text.statuses[p.text.events[op.Event].event.Layer]
+	if n := abs(op.Status); int(n) < len(names) {
+		return names[n], true
+	}
+	return 0, false
+}
+
 // Args appends the arguments of an operation's slice to args.
 func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 	t := p.text.events[op.Event]
@@ -329,8 +338,8 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 	}
 	if op.Flags&ops.Failed != 0 {
 		args = append(args, Arg{Name: argStatus, Kind: Int, Value: uint64(int64(op.Status))})
-		if names := p.text.statuses[t.event.Layer]; int(abs(op.Status)) < len(names) {
-			text(argStatusName, names[abs(op.Status)])
+		if name, ok := p.Status(op); ok {
+			text(argStatusName, name)
 		}
 	}
 	for _, f := range flagArgs {
@@ -365,7 +374,7 @@ func (p *Plan) check(op *ops.Op) error {
 		return fmt.Errorf("operation of process %d and endpoint %d of a run with %d and %d", op.Process, op.Endpoint, len(p.Run.Processes), len(p.Run.Endpoints))
 	}
 	lanes, name := p.endpoints[op.Endpoint].lanes, p.Run.Endpoints[op.Endpoint].Name
-	if p.layers[p.text.events[op.Event].event.Layer] && int(op.Lane) >= lanes {
+	if p.ranks[op.Process] && p.layers[p.text.events[op.Event].event.Layer] && int(op.Lane) >= lanes {
 		return fmt.Errorf("operation on lane %d of endpoint %q, which has %d", op.Lane, name, lanes)
 	}
 	return nil

@@ -22,7 +22,14 @@ type Options struct {
 	MaxSlices int64    // most slices and instants; 0 means DefaultMaxSlices, negative no limit
 	Layers    []string // layers shown; nil means all
 	From, To  int64    // only operations that overlap [From, To), ns since the Unix epoch; a To of 0 is the end of the run
+
+	Ranks func(int64) bool // only processes of these ranks; nil means all, also those without one
+	Piece *Piece           // only the operations of a piece; nil means all
+	Facts []Fact           // said of the run in the overview, beside what the plan knows itself
 }
+
+// Piece is a part of a trace that is split by time: the operations posted in [From, To), ns since the Unix epoch.
+type Piece struct{ From, To int64 }
 
 // CounterKind tells the counters of an endpoint apart.
 type CounterKind int
@@ -101,6 +108,7 @@ type Plan struct {
 	text      texts
 	sel       selection
 	layers    map[string]bool
+	ranks     []bool // by process: shown
 }
 
 // NewPlan lays out the tracks of run. It fails when a layer of the options does not exist.
@@ -126,15 +134,20 @@ func NewPlan(run *ops.Run, o Options) (*Plan, error) {
 			return nil, fmt.Errorf("no layer %q; there are %s", l, strings.Join(known, ", "))
 		}
 	}
+	p.ranks = make([]bool, len(run.Processes))
+	for i := range run.Processes {
+		p.ranks[i] = o.Ranks == nil || run.Processes[i].Rank >= 0 && o.Ranks(run.Processes[i].Rank)
+	}
 	p.layOut()
 	p.makeTexts()
 	return p, nil
 }
 
 func (p *Plan) layOut() {
-	p.Processes = make([]Process, len(p.Run.Processes))
-	for i := range p.Processes {
-		p.Processes[i].Index = i
+	for i, shown := range p.ranks {
+		if shown {
+			p.Processes = append(p.Processes, Process{Index: i})
+		}
 	}
 	slices.SortStableFunc(p.Processes, func(a, b Process) int {
 		x, y := &p.Run.Processes[a.Index], &p.Run.Processes[b.Index]
@@ -279,6 +292,10 @@ func ClockLabel(run *ops.Run, host string) string {
 
 // Range is the time that the trace covers: the run's, cut by the options.
 func (p *Plan) Range() (from, to int64) {
-	from = min(max(p.Run.First, p.Options.From), p.Run.Last)
-	return from, max(from, min(p.Run.Last, p.Options.To))
+	from, to = p.Options.From, p.Options.To
+	if piece := p.Options.Piece; piece != nil {
+		from, to = max(from, piece.From), min(to, piece.To)
+	}
+	from = min(max(p.Run.First, from), p.Run.Last)
+	return from, max(from, min(p.Run.Last, to))
 }

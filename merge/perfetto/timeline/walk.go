@@ -32,6 +32,7 @@ type Stats struct {
 	Packets              int64 // of formats that have packets
 	Slices, Instants     int64
 	FlowBegins, FlowEnds int64
+	FlowsCut             int64 // ends of messages whose other end is of another time, rank or piece
 	Counters             int64 // samples
 	CountersLeftOut      int64 // samples between those kept
 	Tracks               int   // lanes and counters that hold anything
@@ -39,17 +40,31 @@ type Stats struct {
 	Reversed             int64            // operations whose completion was stamped before their post; shown with no length
 	Written              map[string]int64 // operations shown, by layer
 	LeftOut              map[string]int64 // operations left out for the limit, by layer
-	Filtered             int64            // operations of other layers and times than the options name
+	Filtered             int64            // operations of other layers, times and ranks than the options name
 	Rule                 string           // what was left out, in words; "" where nothing was
 	Bytes                int64            // size of the output
 
 	used TrackSet
-	mu   sync.Mutex // of Add
+	half map[uint64]struct{} // messages of which one end was seen; nil where none can be cut
+	mu   sync.Mutex          // of Add
 }
 
 // NewStats makes empty statistics for the tracks of p.
 func (p *Plan) NewStats() *Stats {
-	return &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: p.NewTrackSet()}
+	s := &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: p.NewTrackSet()}
+	if o := &p.Options; o.Piece != nil || o.Ranks != nil || o.From > p.Run.First || o.To <= p.Run.Last {
+		s.half = map[uint64]struct{}{}
+	}
+	return s
+}
+
+// see notes an end of a message: a second one of the same flow makes it whole.
+func (s *Stats) see(flow uint64) {
+	if _, ok := s.half[flow]; ok {
+		delete(s.half, flow)
+	} else {
+		s.half[flow] = struct{}{}
+	}
 }
 
 // Add adds what a partition holds. It may be called concurrently.
@@ -73,6 +88,10 @@ func (s *Stats) Add(t *Stats) {
 	for l, n := range t.LeftOut {
 		s.LeftOut[l] += n
 	}
+	for flow := range t.half {
+		s.see(flow)
+	}
+	s.FlowsCut = int64(len(s.half))
 	for i, w := range t.used {
 		s.Tracks += bits.OnesCount64(w &^ s.used[i])
 		s.used[i] |= w
@@ -105,9 +124,19 @@ func (u TrackSet) count() (n int) {
 	return n
 }
 
-// shown says whether an operation is of the layers and times that the options name.
+// Shows says whether an operation is of the layers, times and ranks that the options name. It fails where the operation is not one of the run.
+func (p *Plan) Shows(op *ops.Op) (bool, error) {
+	if err := p.check(op); err != nil {
+		return false, err
+	}
+	return p.shown(op), nil
+}
+
 func (p *Plan) shown(op *ops.Op) bool {
-	return p.layers[p.text.events[op.Event].event.Layer] && op.Post < p.Options.To && max(op.Done, op.Post) >= p.Options.From
+	if piece := p.Options.Piece; piece != nil && (op.Post < piece.From || op.Post >= piece.To) {
+		return false
+	}
+	return p.ranks[op.Process] && p.layers[p.text.events[op.Event].event.Layer] && op.Post < p.Options.To && max(op.Done, op.Post) >= p.Options.From
 }
 
 // Walk reads partition i and gives w what the trace shows of it.
@@ -142,10 +171,11 @@ type walker struct {
 
 func (v *walker) op(op *ops.Op) error {
 	p, s := v.p, v.s
-	if err := p.check(op); err != nil {
+	shown, err := p.Shows(op)
+	if err != nil {
 		return err
 	}
-	if !p.shown(op) {
+	if !shown {
 		s.Filtered++
 		return nil
 	}
@@ -192,6 +222,9 @@ func (v *walker) op(op *ops.Op) error {
 	if end {
 		s.Instants++
 		s.FlowEnds++
+	}
+	if begin != end && s.half != nil {
+		s.see(op.Flow)
 	}
 	track := p.lane(op)
 	s.used.Add(track)
