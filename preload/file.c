@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -23,20 +24,60 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+/* Whether the file system of a device number is 9p, of which statfs(2) tells the type of the one behind it (v9fs_statfs). Those with a
+ * disk of their own have a major number and are not looked up. */
+static int is_9p(dev_t device)
+{
+    char text[4096], want[32];
+    size_t have = 0;
+    int found = 0;
+    if (major(device))
+        return 0;
+    size_t length = (size_t)snprintf(want, sizeof want, " 0:%u ", minor(device));
+    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && !found) {
+        ssize_t n = read(fd, text + have, sizeof text - 1 - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        have += (size_t)n;
+        text[have] = 0;
+        char *line = text, *end;
+        for (; (end = strchr(line, '\n')); line = end + 1) {
+            *end = 0;
+            /* id, parent, major:minor, root, mount point, options, optional fields, -, type (proc(5)) */
+            char *type = strstr(line, " - "), *number = strchr(line, ' ');
+            number = number ? strchr(number + 1, ' ') : NULL;
+            if (type && number && !strncmp(number, want, length))
+                found |= !strncmp(type + 3, "9p ", 3);
+        }
+        have = strlen(line);
+        memmove(text, line, have);
+        if (have == sizeof text - 1) /* a line longer than that: its beginning goes, its type still comes */
+            have = 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
 /* File systems on which a shared mapping is slow, unsafe or refused: f_type of statfs(2). */
 static int is_network(const char *path)
 {
     static const long types[] = {
         0x6969 /* NFS */, 0x0BD00BD0 /* Lustre */, 0x47504653 /* GPFS */, 0x517B /* SMB */, (long)0xFF534D42 /* CIFS */, (long)0xFE534D42 /* SMB2 */,
         0x65735546 /* FUSE */, 0x00C36400 /* Ceph */, 0x19830326 /* BeeGFS */, 0x01021997 /* 9P */, 0x5346414F /* AFS */, 0x20030528 /* PVFS2 */,
+        0x2FC12FC1 /* ZFS: local, but space that was reserved may be gone when a page of a mapping is written out */,
     };
     struct statfs fs;
+    struct stat st;
     if (statfs(path, &fs))
         return 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if ((uint32_t)fs.f_type == (uint32_t)types[i])
             return 1;
-    return 0;
+    return !stat(path, &st) && is_9p(st.st_dev);
 }
 
 /* No descriptor is kept: programs close or reuse numbers that are not theirs. The file is opened again for each reservation, and
@@ -134,6 +175,17 @@ static int next_window(struct st_process *p)
     return error;
 }
 
+/* Gives a block that is written again and again another place in the file: its memory serves the next one. */
+static int again_moved(struct st_process *p, void *memory, uint64_t place)
+{
+    for (uint32_t i = 0; memory && i < p->again_used; i++)
+        if (p->again[i].block == memory) {
+            p->again[i].place = place;
+            return 1;
+        }
+    return 0;
+}
+
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place)
 {
     struct st_process *p = st_process;
@@ -160,7 +212,7 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
             return NULL;
         }
         memset(b, 0, chunk);
-        if (type != ST_BLOCK_EVENTS) {
+        if (type != ST_BLOCK_EVENTS && !again_moved(p, memory, p->given)) {
             if (p->again_used == ST_WRITTEN) {
                 stop(p, ENOMEM);
                 return NULL;
@@ -214,9 +266,6 @@ void st_flush_again(void)
     for (uint32_t i = 0; i < p->again_used; i++) {
         struct st_written *w = &p->again[i];
         st_write(w->block, st_config.chunk, w->place);
-        /* a full definition block changes no more */
-        if (w->block->type == ST_BLOCK_DEFINITIONS && w->block != p->definitions)
-            *w-- = p->again[--p->again_used], i--;
     }
     st_write(p->header, ST_HEADER_BYTES, 0);
     p->flushed = st_monotonic();
@@ -335,7 +384,7 @@ int st_file_create(void)
         } else if (st_config.back_end) {
             error = errno;
         } else {
-            /* refused: 9p without a cache does so, and statfs(2) tells of it the type of the file system behind it */
+            /* refused: file systems of their own making do so */
             p->written = 1;
         }
     }

@@ -232,9 +232,11 @@ struct st_definition st_define_begin(unsigned id, size_t size)
     st_lock();
     size_t room = st_config.chunk - sizeof(struct st_block);
     if (!p->definitions || p->definitions->committed + size > room) {
-        struct st_block *b = size > room ? NULL : st_block_new(ST_BLOCK_DEFINITIONS, 0, p->sequences[ST_BLOCK_DEFINITIONS], now, 1, NULL, &p->definitions_place);
+        /* the written back end has each definition in the file already: the memory of a full block serves the next */
+        void *memory = p->written ? p->definitions : NULL;
+        struct st_block *b = size > room ? NULL : st_block_new(ST_BLOCK_DEFINITIONS, 0, p->sequences[ST_BLOCK_DEFINITIONS], now, 1, memory, &p->definitions_place);
         if (!b) {
-            st_lost(now, 1, 0);
+            p->header->lost_definitions++;
             st_unlock();
             errno = saved;
             return d;
