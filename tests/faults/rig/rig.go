@@ -60,16 +60,20 @@ var BackEnds = map[string]string{"mapped": "record.back_end=mapped", "written": 
 
 // Run is one run of the client.
 type Run struct {
-	t      testing.TB
-	spec   Spec
-	Dir    string // scratch folder
-	Path   string // run directory
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    *bufio.Reader
-	errs   bytes.Buffer
-	said   []string
-	status int
+	t    testing.TB
+	spec Spec
+	Dir  string // scratch folder
+	Path string // run directory
+	// Elsewhere is the working directory, where it is not Dir.
+	Elsewhere string
+	// Generated leaves the name of the run directory to the command: Path is not it.
+	Generated bool
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	out       *bufio.Reader
+	errs      bytes.Buffer
+	said      []string
+	status    int
 }
 
 // New prepares a run with its run directory in dir, or in a folder of the test's own where dir is "".
@@ -98,7 +102,10 @@ func (r *Run) begin(traced bool) {
 	line := r.argv()
 	if traced {
 		provider := map[string]string{"ucp": "ucx", "verbs": "ibverbs"}[r.spec.Layer]
-		launch := []string{Built(r.t, "bin/sigmatrace"), "launch", "-p", r.spec.Mode, "--providers", provider, "--no-merge", "-o", r.Path}
+		launch := []string{Built(r.t, "bin/sigmatrace"), "launch", "-p", r.spec.Mode, "--providers", provider, "--no-merge"}
+		if !r.Generated {
+			launch = append(launch, "-o", r.Path)
+		}
 		for _, s := range r.spec.Sets {
 			launch = append(launch, "--set", s)
 		}
@@ -112,6 +119,9 @@ func (r *Run) begin(traced bool) {
 		"SOFTHCA_SHM="+filepath.Join(r.t.TempDir(), "hca"))
 	r.cmd.Env = append(r.cmd.Env, r.spec.Env...)
 	r.cmd.Dir = r.Dir
+	if r.Elsewhere != "" {
+		r.cmd.Dir = r.Elsewhere
+	}
 	r.cmd.Stderr = &r.errs
 	if r.spec.As != 0 {
 		r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: r.spec.As, Gid: r.spec.As}}
@@ -149,6 +159,19 @@ func (r *Run) Start() *Run {
 	r.t.Helper()
 	r.begin(true)
 	return r
+}
+
+// Refused waits until the client is there or the run has ended without it, and tells the latter.
+func (r *Run) Refused() bool {
+	r.t.Helper()
+	r.Send("total")
+	answer, err := r.out.ReadString('\n')
+	if err == nil {
+		r.said = append(r.said, answer)
+		return false
+	}
+	r.status = r.wait()
+	return true
 }
 
 // Do has the client do something and returns its answer.
@@ -436,5 +459,38 @@ func (r *Run) eventsAddUp(i *Info, made uint64) {
 	}
 	if kept+i.Lost.Events != made {
 		r.t.Errorf("%d events recorded and %d lost, the program made %d: %v", kept, i.Lost.Events, made, i.Events.ByName)
+	}
+}
+
+// Snapshot is every file below a folder: name, mode, time and content.
+func Snapshot(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all[path] = fmt.Sprint(info.Mode(), info.ModTime(), string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Same holds that two snapshots are the same.
+func Same(t testing.TB, what string, before, after map[string]string) {
+	t.Helper()
+	for path := range before {
+		if after[path] != before[path] {
+			t.Errorf("%s: %s was changed or removed", what, path)
+		}
+	}
+	for path := range after {
+		if _, ok := before[path]; !ok {
+			t.Errorf("%s: %s is new", what, path)
+		}
 	}
 }
