@@ -92,10 +92,13 @@ func (f *Flows) unmatched(layer string, causes map[string]int64) {
 	f.Layers[layer] = l
 }
 
-// Lost counts the events that found no room, and their payload.
+// Lost counts what found no room: events and their payload, definitions of objects, and objects that had no place in the recorder's
+// table, whose traffic is then of an endpoint not known.
 type Lost struct {
-	Events uint64 `json:"events"`
-	Bytes  uint64 `json:"bytes"`
+	Events      uint64 `json:"events"`
+	Bytes       uint64 `json:"bytes"`
+	Definitions uint64 `json:"definitions"`
+	Objects     uint64 `json:"objects"`
 }
 
 // ClockInfo is what is known of the run's clock.
@@ -219,6 +222,8 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 	i.Surplus += p.counts.Surplus
 	i.Lost.Events += p.live.LostEvents
 	i.Lost.Bytes += p.live.LostBytes
+	i.Lost.Definitions += p.live.LostDefinitions
+	i.Lost.Objects += p.live.LostObjects
 	i.Bytes.Capture += p.size
 	i.Exact = i.Exact && p.exact()
 	for _, e := range p.problems {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -158,6 +159,15 @@ func Open(ctx context.Context, dir *rundir.Dir, o Options) (*Merged, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	m, err := openIn(ctx, dir, manifest, o)
+	if o.TempDir == "" && errors.Is(err, syscall.ENOSPC) { // the run's disk is full: what became of the run can be told all the same
+		o.TempDir = os.TempDir()
+		return openIn(ctx, dir, manifest, o)
+	}
+	return m, err
+}
+
+func openIn(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, o Options) (*Merged, error) {
 	file, err := tempFile(dir, o.TempDir)
 	if err != nil {
 		return nil, err

@@ -23,12 +23,22 @@ type Ranks struct {
 	Incomplete []Incomplete `json:"incomplete"`
 }
 
-// Incomplete is a rank, or a process without one, that is not complete. Host and Pid are null where the process was never seen.
+// Incomplete is a rank, or a process without one, that is not complete. Host and Pid are null where the process was never seen;
+// neighbours of which none was seen share an entry, since there may be millions.
 type Incomplete struct {
-	Rank   *int64  `json:"rank"`
-	Host   *string `json:"host"`
-	Pid    *uint32 `json:"pid"`
-	Reason string  `json:"reason"`
+	Rank     *int64  `json:"rank"`
+	LastRank *int64  `json:"last_rank"` // null for a single rank
+	Host     *string `json:"host"`
+	Pid      *uint32 `json:"pid"`
+	Reason   string  `json:"reason"`
+}
+
+// Count is how many ranks, or processes without one, the entry stands for.
+func (x *Incomplete) Count() int {
+	if x.LastRank == nil {
+		return 1
+	}
+	return int(*x.LastRank - *x.Rank + 1)
 }
 
 // Processes counts the processes that left a capture.
@@ -44,6 +54,8 @@ const (
 	reasonNoCapture   = "no capture"
 	reasonNoEndMark   = "no end mark"
 	reasonRunning     = "still running"
+	// The written back end fails silently where the program can no longer reach its own files, after chroot(2) or setuid(2).
+	reasonUnwritten = ", written back end: what it recorded after its last write is missing"
 )
 
 func (p *process) rank() *int64 {
@@ -69,7 +81,7 @@ func (in *inventory) ranks() (Ranks, Processes) {
 		if reason == "" {
 			count.Complete++
 		} else {
-			r.Incomplete = append(r.Incomplete, Incomplete{p.rank(), &p.header.Hostname, &p.header.Pid, reason})
+			r.Incomplete = append(r.Incomplete, Incomplete{Rank: p.rank(), Host: &p.header.Hostname, Pid: &p.header.Pid, Reason: reason})
 		}
 		if p.header.Rank < 0 {
 			count.WithoutRank++
@@ -98,17 +110,13 @@ func (in *inventory) ranks() (Ranks, Processes) {
 		}
 		for _, a := range in.alive {
 			if a.Rank == rank {
-				r.Incomplete = append(r.Incomplete, Incomplete{&a.Rank, &a.Hostname, &a.Pid, reasonNoCapture})
+				r.Incomplete = append(r.Incomplete, Incomplete{Rank: &a.Rank, Host: &a.Hostname, Pid: &a.Pid, Reason: reasonNoCapture})
 				break
 			}
 		}
 	}
 	if r.Expected != nil {
-		for rank := range int64(*r.Expected) {
-			if !injected[rank] {
-				r.Incomplete = append(r.Incomplete, Incomplete{Rank: &rank, Reason: reasonNotInjected})
-			}
-		}
+		r.Incomplete = append(r.Incomplete, missing(injected, int64(*r.Expected))...)
 	}
 	if count.Total == 0 && len(r.Incomplete) == 0 {
 		r.Incomplete = append(r.Incomplete, Incomplete{Reason: reasonNoCapture})
@@ -129,6 +137,26 @@ func (in *inventory) ranks() (Ranks, Processes) {
 		return cmp.Compare(key(a), key(b))
 	})
 	return r, count
+}
+
+// missing lists the ranks below expected that no process claimed, neighbours together.
+func missing(injected map[int64]bool, expected int64) []Incomplete {
+	var all []Incomplete
+	for rank := int64(0); rank < expected; rank++ {
+		if injected[rank] {
+			continue
+		}
+		first := rank
+		for rank+1 < expected && !injected[rank+1] {
+			rank++
+		}
+		x := Incomplete{Rank: &first, Reason: reasonNotInjected}
+		if last := rank; last > first {
+			x.LastRank = &last
+		}
+		all = append(all, x)
+	}
+	return all
 }
 
 // maxRanks bounds what a damaged header may claim the number of ranks to be.
@@ -174,6 +202,9 @@ func (in *inventory) reason(i int) string {
 		case m != nil && m.Run.Signal != nil && m.Run.Dialect == "plain":
 			reason += fmt.Sprintf(" (the command ended by %s)", *m.Run.Signal)
 		}
+		if p.header.BackEnd == capture.Written {
+			reason += reasonUnwritten
+		}
 		reasons = append(reasons, reason)
 	}
 	if p.live.LostEvents > 0 {
@@ -185,6 +216,12 @@ func (in *inventory) reason(i int) string {
 	}
 	if p.live.LostTables > 0 {
 		reasons = append(reasons, "lost counts: totals are a lower bound")
+	}
+	if n := p.live.LostDefinitions; n > 0 {
+		reasons = append(reasons, fmt.Sprintf("lost definitions: %d", n))
+	}
+	if n := p.live.LostObjects; n > 0 {
+		reasons = append(reasons, fmt.Sprintf("more objects than the recorder has places for: %d", n))
 	}
 	if len(p.problems) > 0 {
 		reasons = append(reasons, "damaged: "+p.problems[0].Error())

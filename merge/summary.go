@@ -29,7 +29,11 @@ func (i *Info) Summary(w io.Writer) {
 	}
 	for n, x := range r.Incomplete {
 		if n == summaryIncomplete {
-			line("incomplete: and %d more", len(r.Incomplete)-n)
+			more := 0
+			for _, x := range r.Incomplete[n:] {
+				more += x.Count()
+			}
+			line("incomplete: and %d more", more)
 			break
 		}
 		line("incomplete: %s", x)
@@ -62,6 +66,9 @@ func (i *Info) Summary(w io.Writer) {
 	}
 	if i.Lost.Events > 0 {
 		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
+	}
+	if i.Lost.Objects > 0 {
+		line("lost: the endpoints of %d objects; their traffic is counted", i.Lost.Objects)
 	}
 	if !i.Exact && i.Lost.Events == 0 {
 		line("counts and matrix: a lower bound")
@@ -143,7 +150,10 @@ func size(n uint64) string {
 
 func (x Incomplete) String() string {
 	var who []string
-	if x.Rank != nil {
+	switch {
+	case x.LastRank != nil:
+		who = append(who, fmt.Sprintf("ranks %d to %d", *x.Rank, *x.LastRank))
+	case x.Rank != nil:
 		who = append(who, fmt.Sprintf("rank %d", *x.Rank))
 	}
 	if x.Pid != nil {

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -23,20 +24,60 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+/* Whether the file system of a device number is 9p, of which statfs(2) tells the type of the one behind it (v9fs_statfs). Those with a
+ * disk of their own have a major number and are not looked up. */
+static int is_9p(dev_t device)
+{
+    char text[4096], want[32];
+    size_t have = 0;
+    int found = 0;
+    if (major(device))
+        return 0;
+    size_t length = (size_t)snprintf(want, sizeof want, " 0:%u ", minor(device));
+    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && !found) {
+        ssize_t n = read(fd, text + have, sizeof text - 1 - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        have += (size_t)n;
+        text[have] = 0;
+        char *line = text, *end;
+        for (; (end = strchr(line, '\n')); line = end + 1) {
+            *end = 0;
+            /* id, parent, major:minor, root, mount point, options, optional fields, -, type (proc(5)) */
+            char *type = strstr(line, " - "), *number = strchr(line, ' ');
+            number = number ? strchr(number + 1, ' ') : NULL;
+            if (type && number && !strncmp(number, want, length))
+                found |= !strncmp(type + 3, "9p ", 3);
+        }
+        have = strlen(line);
+        memmove(text, line, have);
+        if (have == sizeof text - 1) /* a line longer than that: its beginning goes, its type still comes */
+            have = 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
 /* File systems on which a shared mapping is slow, unsafe or refused: f_type of statfs(2). */
 static int is_network(const char *path)
 {
     static const long types[] = {
         0x6969 /* NFS */, 0x0BD00BD0 /* Lustre */, 0x47504653 /* GPFS */, 0x517B /* SMB */, (long)0xFF534D42 /* CIFS */, (long)0xFE534D42 /* SMB2 */,
         0x65735546 /* FUSE */, 0x00C36400 /* Ceph */, 0x19830326 /* BeeGFS */, 0x01021997 /* 9P */, 0x5346414F /* AFS */, 0x20030528 /* PVFS2 */,
+        0x2FC12FC1 /* ZFS: local, but space that was reserved may be gone when a page of a mapping is written out */,
     };
     struct statfs fs;
+    struct stat st;
     if (statfs(path, &fs))
         return 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if ((uint32_t)fs.f_type == (uint32_t)types[i])
             return 1;
-    return 0;
+    return !stat(path, &st) && is_9p(st.st_dev);
 }
 
 /* No descriptor is kept: programs close or reuse numbers that are not theirs. The file is opened again for each reservation, and
@@ -134,6 +175,17 @@ static int next_window(struct st_process *p)
     return error;
 }
 
+/* Gives a block that is written again and again another place in the file: its memory serves the next one. */
+static int again_moved(struct st_process *p, void *memory, uint64_t place)
+{
+    for (uint32_t i = 0; memory && i < p->again_used; i++)
+        if (p->again[i].block == memory) {
+            p->again[i].place = place;
+            return 1;
+        }
+    return 0;
+}
+
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place)
 {
     struct st_process *p = st_process;
@@ -160,7 +212,7 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
             return NULL;
         }
         memset(b, 0, chunk);
-        if (type != ST_BLOCK_EVENTS) {
+        if (type != ST_BLOCK_EVENTS && !again_moved(p, memory, p->given)) {
             if (p->again_used == ST_WRITTEN) {
                 stop(p, ENOMEM);
                 return NULL;
@@ -183,28 +235,117 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
 
 void st_block_publish(struct st_block *b) { __atomic_store_n(&b->magic, ST_BLOCK_MAGIC, __ATOMIC_RELEASE); }
 
-void st_write(const void *from, size_t size, uint64_t place)
+int st_write(const void *from, size_t size, uint64_t place)
 {
     struct st_process *p = st_process;
     const uint8_t *data = from;
-    int fd = file_open(p);
-    if (fd < 0) {
-        stop(p, errno);
-        return;
-    }
-    while (size) {
+    int fd = file_open(p), error = fd < 0 ? errno : 0;
+    while (size && !error) {
         ssize_t n = st_write_once(fd, data, size, (off_t)place);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            stop(p, n ? errno : EIO);
+            error = n ? errno : EIO;
             break;
         }
         data += n;
         place += (uint64_t)n;
         size -= (size_t)n;
     }
-    close(fd);
+    if (fd >= 0 && close(fd) && !error && errno != EINTR) /* NFS says here what became of the write */
+        error = errno;
+    if (error)
+        stop(p, error);
+    return error;
+}
+
+/* The layouts that records in open chunks have, by event. */
+static const struct st_layout *layouts[ST_EVENT_IDS];
+
+void st_layout_used(unsigned event, const struct st_layout *l) { __atomic_store_n(&layouts[event], l, __ATOMIC_RELAXED); }
+
+static uint64_t varint(const uint8_t **p)
+{
+    uint64_t v = 0;
+    for (unsigned shift = 0;; shift += 7) {
+        v |= (uint64_t)(**p & 0x7f) << shift;
+        if (!(*(*p)++ & 0x80))
+            return v;
+    }
+}
+
+/* Reads a record behind its code and time (FORMAT.md, Event chunks) and returns the bytes of payload that it tells of. */
+static uint64_t payload_of(const uint8_t **p, const struct st_layout *l, struct st_slot *s, unsigned form, int fresh)
+{
+    unsigned mask = fresh ? ~0u : 0;
+    uint64_t bytes = 0;
+    if (form >= 2) {
+        mask = *(*p)++;
+        if (l->predicted > 8)
+            mask |= (unsigned)*(*p)++ << 8;
+    }
+    for (unsigned i = 0, bit = 0; i < l->fields; i++) {
+        if (l->always >> i & 1)
+            continue;
+        if (mask >> bit++ & 1) {
+            uint64_t d = varint(p);
+            if (!fresh || l->is_signed >> i & 1)
+                d = d >> 1 ^ -(d & 1);
+            if (!fresh && l->stride >> i & 1) {
+                if (d == s->candidate[i])
+                    s->stride[i] = d;
+                else
+                    s->candidate[i] = d;
+            }
+            s->next[i] += d;
+        } else {
+            s->next[i] += s->stride[i];
+        }
+        if (i && i == l->bytes)
+            bytes = s->next[i];
+    }
+    for (unsigned i = 0; i < l->fields; i++) {
+        if (!(l->always >> i & 1))
+            continue;
+        uint64_t v = varint(p);
+        if (l->raw >> i & 1)
+            *p += v;
+        if (i && i == l->bytes)
+            bytes = v;
+    }
+    return bytes;
+}
+
+/* Counts as lost what is in an event chunk that could not be written: the program counts no records where it makes them. */
+void st_lost_chunk(const struct st_block *b)
+{
+    static struct st_slot slots[ST_SLOTS + 1]; /* next: the value of the previous record */
+    const uint8_t *p = b->payload, *end = p + b->committed;
+    uint64_t events = 0, bytes = 0;
+    memset(slots, 0, sizeof slots);
+    while (p < end) {
+        unsigned n = *p & 63, form = *p >> 6;
+        p++;
+        if (n >= 62) { /* a time, or counters */
+            for (unsigned i = 0; i < (n == 62 ? 1 : 4); i++)
+                varint(&p);
+            continue;
+        }
+        int fresh = n == 61;
+        p += fresh || form & 1 ? 3 : 2;
+        if (fresh) {
+            n = *p++;
+            memset(&slots[n], 0, sizeof slots[n]);
+            slots[n].event = (uint32_t)(p[0] | p[1] << 8);
+            p += 2;
+        }
+        const struct st_layout *l = __atomic_load_n(&layouts[slots[n].event % ST_EVENT_IDS], __ATOMIC_RELAXED);
+        if (!l)
+            break;
+        bytes += payload_of(&p, l, &slots[n], form, fresh);
+        events++;
+    }
+    st_lost(b->first, events, bytes);
 }
 
 /* Written back end: the header and the blocks that keep changing. */
@@ -214,9 +355,6 @@ void st_flush_again(void)
     for (uint32_t i = 0; i < p->again_used; i++) {
         struct st_written *w = &p->again[i];
         st_write(w->block, st_config.chunk, w->place);
-        /* a full definition block changes no more */
-        if (w->block->type == ST_BLOCK_DEFINITIONS && w->block != p->definitions)
-            *w-- = p->again[--p->again_used], i--;
     }
     st_write(p->header, ST_HEADER_BYTES, 0);
     p->flushed = st_monotonic();
@@ -335,7 +473,7 @@ int st_file_create(void)
         } else if (st_config.back_end) {
             error = errno;
         } else {
-            /* refused: 9p without a cache does so, and statfs(2) tells of it the type of the file system behind it */
+            /* refused: file systems of their own making do so */
             p->written = 1;
         }
     }

@@ -67,7 +67,8 @@ struct st_file_header {
     uint32_t lost_errno;
     uint64_t lost_tables;
     uint64_t lost_objects;
-    uint8_t tail[ST_HEADER_BYTES - 2128];
+    uint64_t lost_definitions;
+    uint8_t tail[ST_HEADER_BYTES - 2136];
 };
 
 struct st_block {
@@ -128,6 +129,7 @@ ST_AT(st_file_header, header_crc, 1088);
 ST_AT(st_file_header, end_realtime_ns, 2048);
 ST_AT(st_file_header, lost_events, 2072);
 ST_AT(st_file_header, lost_objects, 2120);
+ST_AT(st_file_header, lost_definitions, 2128);
 _Static_assert(sizeof(struct st_file_header) == ST_HEADER_BYTES, "header");
 ST_AT(st_block, first, 16);
 ST_AT(st_block, earliest, 44);

@@ -108,8 +108,11 @@ int st_file_create(void);
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
 void st_block_publish(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
-/* Written back end: writes size bytes at place of the file. */
-void st_write(const void *p, size_t size, uint64_t place);
+/* Written back end: writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
+int st_write(const void *p, size_t size, uint64_t place);
+void st_layout_used(unsigned event, const struct st_layout *l);
+/* Call with the lock held. */
+void st_lost_chunk(const struct st_block *b);
 void st_flush_again(void);
 /* Whether a second has passed since. */
 static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }

@@ -77,6 +77,7 @@ void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
 
 static void thread_ended(void *state);
 static void polls_flush_all(struct st_thread *t);
+static void chunk_write(struct st_thread *t);
 static void chunk_end(struct st_thread *t);
 
 /* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. */
@@ -139,7 +140,7 @@ __attribute__((destructor)) static void finish(void)
         st_lock();
         for (struct st_thread *t = p->threads; t; t = t->all)
             if (t->block)
-                st_write(t->block, st_config.chunk, t->place);
+                chunk_write(t);
         p->header->end_mark = ST_END_EXIT;
         st_flush_again();
         st_unlock();
@@ -232,9 +233,11 @@ struct st_definition st_define_begin(unsigned id, size_t size)
     st_lock();
     size_t room = st_config.chunk - sizeof(struct st_block);
     if (!p->definitions || p->definitions->committed + size > room) {
-        struct st_block *b = size > room ? NULL : st_block_new(ST_BLOCK_DEFINITIONS, 0, p->sequences[ST_BLOCK_DEFINITIONS], now, 1, NULL, &p->definitions_place);
+        /* the written back end has each definition in the file already: the memory of a full block serves the next */
+        void *memory = p->written ? p->definitions : NULL;
+        struct st_block *b = size > room ? NULL : st_block_new(ST_BLOCK_DEFINITIONS, 0, p->sequences[ST_BLOCK_DEFINITIONS], now, 1, memory, &p->definitions_place);
         if (!b) {
-            st_lost(now, 1, 0);
+            p->header->lost_definitions++;
             st_unlock();
             errno = saved;
             return d;
@@ -294,13 +297,19 @@ static void chunk_close(struct st_thread *t)
     __atomic_store_n(&b->flags, b->flags | ST_BLOCK_CLOSED | ST_BLOCK_CRC, __ATOMIC_RELEASE);
 }
 
+/* Call with the lock held. */
+static void chunk_write(struct st_thread *t)
+{
+    if (st_process->written && st_write(t->block, st_config.chunk, t->place))
+        st_lost_chunk(t->block);
+}
+
 static void chunk_end(struct st_thread *t)
 {
     if (!t->block)
         return;
     chunk_close(t);
-    if (st_process->written)
-        st_write(t->block, st_config.chunk, t->place);
+    chunk_write(t);
     t->block = NULL;
     t->cur = t->limit = t->base = NULL;
 }
@@ -313,7 +322,9 @@ static int chunk_next(struct st_thread *t, uint64_t now)
     if (t->block) {
         chunk_close(t);
         if (p->written) {
-            st_write(t->block, st_config.chunk, t->place);
+            st_lock();
+            chunk_write(t);
+            st_unlock();
             memory = t->block;
         }
     }
@@ -390,6 +401,7 @@ static uint8_t *put_new(uint8_t *p, struct st_thread *t, uint64_t dt, unsigned e
     s->event = event;
     s->used = 1;
     t->slot_of[event][way] = (uint8_t)n;
+    st_layout_used(event, l);
     uint32_t word = 61u | (uint32_t)dt << 8;
     memcpy(p, &word, 4);
     p[4] = (uint8_t)n;

@@ -149,18 +149,19 @@ func (h *Header) JobValues() map[string]string {
 
 // Live is the part of the header that the process changes while it runs, as it was when the file was opened.
 type Live struct {
-	EndRealtimeNS uint64 // CLOCK_REALTIME at the orderly end, else 0
-	EndMark       EndMark
-	Threads       uint32 // thread indices given out
-	Blocks        uint64 // blocks given out
-	LostEvents    uint64 // events that found no room
-	LostBytes     uint64 // payload bytes of those
-	LostFirst     uint64 // ticks
-	LostLast      uint64 // ticks
-	LostCause     LostCause
-	LostErrno     uint32
-	LostTables    uint64 // calls without an aggregate entry: totals are then a lower bound
-	LostObjects   uint64 // objects that found no place; their events carry object 0
+	EndRealtimeNS   uint64 // CLOCK_REALTIME at the orderly end, else 0
+	EndMark         EndMark
+	Threads         uint32 // thread indices given out
+	Blocks          uint64 // blocks given out
+	LostEvents      uint64 // events that found no room
+	LostBytes       uint64 // payload bytes of those
+	LostFirst       uint64 // ticks
+	LostLast        uint64 // ticks
+	LostCause       LostCause
+	LostErrno       uint32
+	LostTables      uint64 // calls without an aggregate entry: totals are then a lower bound
+	LostObjects     uint64 // objects that found no place; their events carry object 0
+	LostDefinitions uint64 // definitions that found no room
 }
 
 // cString returns the text of a NUL-terminated field.
@@ -249,18 +250,19 @@ func (f *File) readHeader() error {
 	h.Providers = cString(buf[960:1024])
 	h.Profile = cString(buf[1024:1088])
 	f.live = Live{
-		EndRealtimeNS: le.Uint64(buf[2048:]),
-		EndMark:       EndMark(le.Uint32(buf[2056:])),
-		Threads:       le.Uint32(buf[2060:]),
-		Blocks:        le.Uint64(buf[2064:]),
-		LostEvents:    le.Uint64(buf[2072:]),
-		LostBytes:     le.Uint64(buf[2080:]),
-		LostFirst:     le.Uint64(buf[2088:]),
-		LostLast:      le.Uint64(buf[2096:]),
-		LostCause:     LostCause(le.Uint32(buf[2104:])),
-		LostErrno:     le.Uint32(buf[2108:]),
-		LostTables:    le.Uint64(buf[2112:]),
-		LostObjects:   le.Uint64(buf[2120:]),
+		EndRealtimeNS:   le.Uint64(buf[2048:]),
+		EndMark:         EndMark(le.Uint32(buf[2056:])),
+		Threads:         le.Uint32(buf[2060:]),
+		Blocks:          le.Uint64(buf[2064:]),
+		LostEvents:      le.Uint64(buf[2072:]),
+		LostBytes:       le.Uint64(buf[2080:]),
+		LostFirst:       le.Uint64(buf[2088:]),
+		LostLast:        le.Uint64(buf[2096:]),
+		LostCause:       LostCause(le.Uint32(buf[2104:])),
+		LostErrno:       le.Uint32(buf[2108:]),
+		LostTables:      le.Uint64(buf[2112:]),
+		LostObjects:     le.Uint64(buf[2120:]),
+		LostDefinitions: le.Uint64(buf[2128:]),
 	}
 	return nil
 }

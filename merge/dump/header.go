@@ -63,6 +63,7 @@ func (p *printer) header(f *capture.File) {
 	l.number("errno", uint64(live.LostErrno))
 	l.number("tables", live.LostTables)
 	l.number("objects", live.LostObjects)
+	l.number("definitions", live.LostDefinitions)
 	l.end()
 }
 

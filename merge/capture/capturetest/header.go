@@ -72,6 +72,7 @@ func (w *Writer) encodeHeader() []byte {
 	le.PutUint32(b[2108:], l.LostErrno)
 	le.PutUint64(b[2112:], l.LostTables)
 	le.PutUint64(b[2120:], l.LostObjects)
+	le.PutUint64(b[2128:], l.LostDefinitions)
 	return b
 }
 
