@@ -33,7 +33,7 @@ static int64_t number(const char *s)
 }
 
 /* Reads a small file whole; returns its length, or -1. */
-static ssize_t slurp(const char *path, char *to, size_t size)
+ssize_t st_slurp(const char *path, char *to, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -69,6 +69,8 @@ static void setting(const char *key, const char *value)
         c->chunk = (uint32_t)number(value);
     else if (!strcmp(key, "record.budget"))
         c->budget = (uint64_t)number(value);
+    else if (!strcmp(key, "record.memory"))
+        c->memory = (uint64_t)number(value);
     else if (!strcmp(key, "run.world") && c->world < 0)
         c->world = number(value);
 }
@@ -78,7 +80,8 @@ static int read_settings(struct st_config *c)
     static char text[16384];
     c->chunk = 65536;
     c->budget = 256u << 20;
-    ssize_t n = slurp(c->path, text, sizeof text);
+    c->memory = 256u << 20;
+    ssize_t n = st_slurp(c->path, text, sizeof text);
     if (n <= 0 || n == (ssize_t)sizeof text - 1)
         return -1;
     char *line, *rest = text;
@@ -176,7 +179,7 @@ uint64_t st_monotonic(void)
 static uint64_t start_time(void)
 {
     char text[1024];
-    if (slurp("/proc/self/stat", text, sizeof text) <= 0)
+    if (st_slurp("/proc/self/stat", text, sizeof text) <= 0)
         return 0;
     /* the program's name, field 2, may hold anything: count from the last parenthesis (proc(5)) */
     char *p = strrchr(text, ')');
@@ -197,7 +200,7 @@ void st_identify(struct st_identity *id)
         id->pid_namespace = st.st_ino;
     char text[64];
     unsigned nibble = 0;
-    if (slurp("/proc/sys/kernel/random/boot_id", text, sizeof text) > 0)
+    if (st_slurp("/proc/sys/kernel/random/boot_id", text, sizeof text) > 0)
         for (char *p = text; *p && nibble < 32; p++) {
             int v = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
             if (v >= 0) {

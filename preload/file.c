@@ -18,8 +18,11 @@
 #include <cpuid.h>
 #endif
 
-#define WINDOW_FIRST 16 /* blocks reserved at first, and at most at once */
-#define WINDOW_MOST 64
+/* Reserved at once. The time that it takes is a pause of the thread whose record asks for it: tmpfs fills what it reserves with zeros. */
+#define WINDOW_BYTES (1u << 20)
+#define WINDOW_IN_MEMORY (256u << 10)
+#define WINDOW_WRITTEN 64    /* blocks, with the written back end: there each reservation is a round trip to a server */
+#define POPULATE_BYTES 16384 /* the smallest chunk */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -78,6 +81,13 @@ static int is_network(const char *path)
         if ((uint32_t)fs.f_type == (uint32_t)types[i])
             return 1;
     return !stat(path, &st) && is_9p(st.st_dev);
+}
+
+/* File systems whose files are memory that cannot be taken back. */
+static int is_memory(int fd)
+{
+    struct statfs fs;
+    return !fstatfs(fd, &fs) && ((uint32_t)fs.f_type == 0x01021994 /* tmpfs */ || (uint32_t)fs.f_type == 0x858458f6 /* ramfs */);
 }
 
 /* No descriptor is kept: programs close or reuse numbers that are not theirs. The file is opened again for each reservation, and
@@ -139,9 +149,11 @@ static int is_full(int error) { return error == ENOSPC || error == EFBIG || erro
 /* Maps the next window of blocks. 0, or an errno. */
 static int next_window(struct st_process *p)
 {
-    uint64_t blocks = p->reserved <= ST_HEADER_BYTES ? WINDOW_FIRST : (p->reserved - ST_HEADER_BYTES) / st_config.chunk;
-    if (blocks > WINDOW_MOST)
-        blocks = WINDOW_MOST;
+    uint64_t blocks = (p->in_memory ? WINDOW_IN_MEMORY : WINDOW_BYTES) / st_config.chunk;
+    if (p->written && p->reserved > ST_HEADER_BYTES)
+        blocks = WINDOW_WRITTEN;
+    if (!blocks)
+        blocks = 1;
     uint64_t left = (st_config.budget - (p->reserved - ST_HEADER_BYTES)) / st_config.chunk;
     if (blocks > left)
         blocks = left;
@@ -165,6 +177,8 @@ static int next_window(struct st_process *p)
         } else {
             /* a forked child must not reach its parent's file */
             madvise(m, size, MADV_DONTFORK);
+            /* no read-ahead: the first fault of a window would fill all of it with zeros at once, a pause of milliseconds */
+            madvise(m, size, MADV_RANDOM);
             p->window = m;
             p->window_place = p->reserved;
         }
@@ -193,7 +207,7 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
     uint64_t most = st_config.budget - (reserve ? 0 : st_config.budget / 8);
     if (p->stopped > ST_LOST_BUDGET || (p->stopped && !reserve))
         return NULL;
-    if (used + chunk > most) {
+    if (used + chunk > most || (!memory && !st_hold(p, chunk, reserve))) {
         stop(p, 0);
         return NULL;
     }
@@ -221,7 +235,6 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
         }
     } else {
         b = (struct st_block *)(p->window + (p->given - p->window_place));
-        madvise(b, chunk, MADV_POPULATE_WRITE); /* best effort: no page faults on the hot path */
     }
     *place = p->given;
     p->given += chunk;
@@ -231,6 +244,27 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
     b->sequence = sequence;
     b->first = now;
     return b;
+}
+
+/* Makes a part of a block resident, from `from` on, so that there are no page faults on the hot path; best effort. Returns where the part
+ * ends. Called without the lock, which all other threads would wait for meanwhile. */
+uint8_t *st_block_populate(struct st_block *b, uint8_t *from)
+{
+    if (st_process->written)
+        return (uint8_t *)b + st_config.chunk;
+    madvise(from, POPULATE_BYTES, MADV_POPULATE_WRITE);
+    return from + POPULATE_BYTES;
+}
+
+/* For a block that nobody writes to any more. On a disk its pages stay in the page cache, where the kernel writes them out and takes them
+ * back when memory is short. */
+void st_block_release(struct st_block *b)
+{
+    struct st_process *p = st_process;
+    if (p->written || p->in_memory)
+        return;
+    madvise(b, st_config.chunk, MADV_DONTNEED);
+    st_let_go(p, st_config.chunk);
 }
 
 void st_block_publish(struct st_block *b) { __atomic_store_n(&b->magic, ST_BLOCK_MAGIC, __ATOMIC_RELEASE); }
@@ -463,6 +497,11 @@ int st_file_create(void)
     p->device = st.st_dev;
     p->inode = st.st_ino;
     p->written = st_config.back_end ? st_config.back_end == 2 : (uint32_t)is_network(folder);
+    p->in_memory = (uint32_t)is_memory(fd);
+    p->memory = st_memory_limit() / 20;
+    if (p->memory > st_config.memory)
+        p->memory = st_config.memory;
+    p->held = offsetof(struct st_process, names);
     if (!error)
         error = reserve_fd(fd, 0, ST_HEADER_BYTES);
     void *m = NULL;

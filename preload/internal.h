@@ -21,6 +21,7 @@ struct st_config {
     uint32_t back_end; /* 0 auto, 1 mapped, 2 written */
     uint32_t chunk;
     uint64_t budget;
+    uint64_t memory; /* most bytes held in memory */
     int64_t rank, world;
     uint32_t rank_source;
 };
@@ -36,6 +37,7 @@ struct st_identity {
     char executable[256];
     char node[96];
 };
+ssize_t st_slurp(const char *path, char *to, size_t size);
 void st_identify(struct st_identity *id);
 void st_make_folder(const char *folder);
 uint64_t st_realtime(void);
@@ -71,6 +73,9 @@ struct st_process {
     uint8_t *window;   /* mapped back end: the mapping that blocks are taken from */
     uint64_t window_place;
     uint64_t given; /* bytes of the file given out */
+    uint64_t held;        /* bytes of memory in use (st_hold), and how many there may be */
+    uint64_t memory;
+    uint32_t in_memory;      /* so is the file itself: tmpfs */
     uint32_t next_thread, next_object;
     uint32_t sequences[4];
     struct st_block *definitions;
@@ -101,12 +106,21 @@ void st_unlock(void);
 /* Anonymous memory that a forked child finds zeroed; NULL when there is none. */
 void *st_wiped(size_t size);
 
+/* memory.c */
+/* The smallest memory limit of the process's control groups, in bytes; UINT64_MAX where there is none. */
+uint64_t st_memory_limit(void);
+/* Takes size bytes of what the recorder may hold; reserve: as with st_block_new. 0: there is not so much left. */
+int st_hold(struct st_process *p, uint64_t size, int reserve);
+void st_let_go(struct st_process *p, uint64_t size);
+
 /* file.c */
 int st_file_create(void);
 /* A block from the file's reserve, its header filled but for `magic`. Call with the lock held. *place: its offset in the file. reserve:
  * 1 for definitions and aggregates, which may use what events must leave. NULL: no room; what stopped it is in the header. */
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
 void st_block_publish(struct st_block *b);
+uint8_t *st_block_populate(struct st_block *b, uint8_t *from);
+void st_block_release(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
 /* Written back end: writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
 int st_write(const void *p, size_t size, uint64_t place);

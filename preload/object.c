@@ -12,7 +12,7 @@ static const uint8_t class_of[ST_EVENT_IDS] = ST_EVENT_CLASSES;
 static struct st_object *object_get(struct st_process *p)
 {
     struct st_object *o;
-    if (p->objects_used < ST_OBJECTS)
+    if (p->objects_used < ST_OBJECTS && st_hold(p, sizeof *o, 1))
         return &p->objects[p->objects_used++];
     o = p->free_first;
     if (o)
@@ -53,7 +53,7 @@ static int name(struct st_process *p, struct st_object *o, uint64_t key)
 {
     struct st_name *n;
     forget(p, key, NULL);
-    if (p->names_used < ST_NAMES) {
+    if (p->names_used < ST_NAMES && st_hold(p, sizeof *n, 1)) {
         n = &p->names[p->names_used++];
     } else {
         n = p->free_names;
@@ -161,7 +161,7 @@ static struct st_entry *entry_get(struct st_process *p)
 {
     if (!p->arena_left) {
         size_t size = 65536;
-        p->arena = st_wiped(size);
+        p->arena = st_hold(p, size, 1) ? st_wiped(size) : NULL;
         if (!p->arena)
             return NULL;
         p->arena_left = (uint32_t)(size / sizeof *p->arena);

@@ -181,7 +181,7 @@ static struct st_thread *thread_new(void)
     struct st_thread *t = p->idle;
     if (t) {
         p->idle = t->next;
-    } else if ((t = st_wiped(sizeof *t))) {
+    } else if (st_hold(p, sizeof *t, 0) && (t = st_wiped(sizeof *t))) {
         t->index = ++p->next_thread;
         t->slots[0].next[0] = ~0ull;
         t->look = ST_LOOK;
@@ -243,6 +243,8 @@ struct st_definition st_define_begin(unsigned id, size_t size)
             return d;
         }
         p->sequences[ST_BLOCK_DEFINITIONS]++;
+        if (p->definitions)
+            st_block_release(p->definitions);
         p->definitions = b;
         st_block_publish(b);
     }
@@ -314,6 +316,16 @@ static void chunk_end(struct st_thread *t)
     t->cur = t->limit = t->base = NULL;
 }
 
+/* Makes more of the chunk ready to be written to, until it has room for need bytes. Not all at once, which would be a pause of up to a
+ * millisecond, and pages for nothing in threads that record little. False: there is not so much left. */
+static int chunk_extend(struct st_thread *t, size_t need)
+{
+    uint8_t *end = (uint8_t *)t->block + st_config.chunk;
+    while (t->limit < end && t->limit < t->cur + need)
+        t->limit = st_block_populate(t->block, t->limit);
+    return t->limit >= t->cur + need;
+}
+
 static int chunk_next(struct st_thread *t, uint64_t now)
 {
     struct st_process *p = st_process;
@@ -326,6 +338,8 @@ static int chunk_next(struct st_thread *t, uint64_t now)
             chunk_write(t);
             st_unlock();
             memory = t->block;
+        } else {
+            st_block_release(t->block);
         }
     }
     if (clock - t->opened > CLOCK_PAIR_NS / 16 || !t->opened) {
@@ -343,7 +357,8 @@ static int chunk_next(struct st_thread *t, uint64_t now)
         return -1;
     t->sequence++;
     t->base = t->cur = b->payload;
-    t->limit = (uint8_t *)b + st_config.chunk;
+    t->limit = (uint8_t *)b;
+    chunk_extend(t, 1);
     t->last = now;
     t->highest = now;
     t->lowered = 0;
@@ -454,7 +469,7 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
             need += 256;
     if (st_unlikely(!t->block || (size_t)(t->limit - t->cur) < need)) {
         int saved = errno;
-        int none = (st_process->stopped && !t->block) || chunk_next(t, now);
+        int none = (t->block && chunk_extend(t, need)) ? 0 : (st_process->stopped && !t->block) || chunk_next(t, now);
         errno = saved;
         if (none) {
             st_lost(now, 1, l->bytes ? v[l->bytes] : 0);

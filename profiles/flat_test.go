@@ -13,6 +13,7 @@ name=simple
 mode=simple
 providers=ucx,ibverbs
 record.budget=268435456
+record.memory=268435456
 record.chunk=65536
 record.back_end=auto
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
@@ -81,7 +82,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 15 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 16 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

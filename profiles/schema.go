@@ -47,6 +47,8 @@ var Keys = []Key{
 		Doc: "Libraries whose calls are recorded."},
 	{Name: "record.budget", Kind: Size, Default: "268435456", Min: 1 << 20,
 		Doc: "Most bytes that one process may write. Recording stops there, the job goes on, and the loss is counted."},
+	{Name: "record.memory", Kind: Size, Default: "268435456", Min: 1 << 20,
+		Doc: "Most memory that the recorder holds in one process, its capture included where that lies in memory (tmpfs); never more than a twentieth of the memory limit of the process's control group. Events that would need more are lost like those beyond the budget."},
 	{Name: "record.scratch", Kind: Path, Default: "",
 		Doc: "Existing directory, best node-local, in which captures are written during the run; those of the launcher's host are moved to the run directory afterwards. Empty: the run directory."},
 	{Name: "record.chunk", Kind: Size, Default: "65536", Min: 16 << 10, Max: 1 << 20, Power2: true,

@@ -22,7 +22,7 @@ func TestSanitizers(t *testing.T) {
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
 			for _, s := range sources {
 				switch filepath.Base(s) {
-				case "config.c", "crc.c", "file.c", "lookup.c", "object.c", "recorder.c":
+				case "config.c", "crc.c", "file.c", "lookup.c", "memory.c", "object.c", "recorder.c":
 					args = append(args, s)
 				}
 			}
