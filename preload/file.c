@@ -419,6 +419,19 @@ void st_lost(uint64_t now, uint64_t events, uint64_t bytes)
     __atomic_fetch_add(&h->lost_bytes, bytes, __ATOMIC_RELAXED);
 }
 
+#if defined(__x86_64__)
+/* The kernel takes a TSC off its list when it finds that those of the processors differ, or that it runs unevenly, whatever CPUID says. */
+static int kernel_trusts_tsc(void)
+{
+    char text[256] = " ";
+    int fd = open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text + 1, sizeof text - 2);
+    if (fd >= 0)
+        close(fd);
+    return n <= 0 || strstr(text, " tsc ") || strstr(text, " tsc\n");
+}
+#endif
+
 static void clock_facts(struct st_file_header *h)
 {
     h->domains = 1;
@@ -427,7 +440,7 @@ static void clock_facts(struct st_file_header *h)
     unsigned a, b, c, d;
     if (__get_cpuid_count(0x15, 0, &a, &b, &c, &d) && a && b && c) /* TSC = crystal x EBX / EAX; Intel SDM vol. 2A, CPUID */
         h->clock_hz = (uint64_t)c * b / a;
-    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d >> 8 & 1)
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d >> 8 & 1 && kernel_trusts_tsc())
         h->clock_flags = 1;
 #else
     uint64_t hz;

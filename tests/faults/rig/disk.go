@@ -2,11 +2,14 @@ package rig
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Tmpfs mounts a small file system of its own kind and returns where. options: as of mount(8), with a size.
@@ -54,6 +57,16 @@ func unmountLater(t testing.TB, dir string) {
 			t.Error(err)
 		}
 	})
+}
+
+// DeviceOf is the number of a file's file system as the mount table writes it.
+func DeviceOf(t testing.TB, path string) string {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 }
 
 // Fill writes a file until nothing more fits.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
 
 // limit is for one command, on a machine that has much else to do.
@@ -174,6 +177,13 @@ func (r *Run) Refused() bool {
 	return true
 }
 
+// StartPlain starts the client without us.
+func (r *Run) StartPlain() *Run {
+	r.t.Helper()
+	r.begin(false)
+	return r
+}
+
 // Do has the client do something and returns its answer.
 func (r *Run) Do(format string, args ...any) string {
 	r.t.Helper()
@@ -276,7 +286,7 @@ func (r *Run) Tally() (writes, bytes, completions, regions uint64) {
 func (r *Run) Pid() int {
 	r.t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		for _, pid := range descendants(r.cmd.Process.Pid) {
+		for _, pid := range append(descendants(r.cmd.Process.Pid), r.cmd.Process.Pid) {
 			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.TrimSpace(string(name)) == "fault-client" {
 				return pid
 			}
@@ -349,6 +359,54 @@ func (r *Run) Merge(options ...string) (stderr string, status int) {
 	r.t.Helper()
 	_, stderr, status = Sigmatrace(r.t, append(append([]string{"merge"}, options...), r.Path)...)
 	return stderr, status
+}
+
+// MustMerge merges the run and holds that the merge ends with a status.
+func (r *Run) MustMerge(want int) {
+	r.t.Helper()
+	if errs, status := r.Merge(); status != want {
+		r.t.Errorf("merge ended with %d, want %d: %s", status, want, errs)
+	}
+}
+
+// BackEnd is that of the run's captures.
+func (r *Run) BackEnd() string {
+	r.t.Helper()
+	names := map[capture.BackEnd]string{capture.Mapped: "mapped", capture.Written: "written"}
+	all := map[string]bool{}
+	for _, c := range r.Captures() {
+		f, err := capture.Open(c)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		all[names[f.Header().BackEnd]] = true
+		f.Close()
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), " and ")
+}
+
+// Live are the live parts of the captures' headers.
+func (r *Run) Live() (all []capture.Live) {
+	r.t.Helper()
+	for _, c := range r.Captures() {
+		f, err := capture.Open(c)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		all = append(all, f.Live())
+		f.Close()
+	}
+	return all
+}
+
+// Size is that of the captures.
+func (r *Run) Size() (n int64) {
+	for _, c := range r.Captures() {
+		if st, err := os.Stat(c); err == nil {
+			n += st.Size()
+		}
+	}
+	return n
 }
 
 // Info is what `sigmatrace info --json` says, as far as these tests use it.
