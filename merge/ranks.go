@@ -223,6 +223,9 @@ func (in *inventory) reason(i int) string {
 	if n := p.live.LostObjects; n > 0 {
 		reasons = append(reasons, fmt.Sprintf("more objects than the recorder has places for: %d", n))
 	}
+	if n := p.live.Unplaced; n > 0 {
+		reasons = append(reasons, fmt.Sprintf("tables full: %d calls are counted without their endpoint", n))
+	}
 	if len(p.problems) > 0 {
 		reasons = append(reasons, "damaged: "+p.problems[0].Error())
 	} else if p.gap {

@@ -68,7 +68,8 @@ struct st_file_header {
     uint64_t lost_tables;
     uint64_t lost_objects;
     uint64_t lost_definitions;
-    uint8_t tail[ST_HEADER_BYTES - 2136];
+    uint64_t unplaced;
+    uint8_t tail[ST_HEADER_BYTES - 2144];
 };
 
 struct st_block {

@@ -59,6 +59,7 @@ struct st_written { /* written back end: blocks that are written again and again
 #define ST_NAMES (2 * ST_OBJECTS)
 #define ST_ENTRY_BUCKETS 16384
 #define ST_WRITTEN 4096
+#define ST_SPARE 32 /* entries kept back: as many events can be counted when the tables are full */
 
 struct st_process {
     uint32_t ready;
@@ -82,6 +83,8 @@ struct st_process {
     uint64_t definitions_place;
     struct st_aggregate *aggregate;
     uint32_t aggregates_left;
+    struct st_aggregate *spare; /* entries for what finds none of its own (object 0, thread 0) */
+    uint32_t spare_left;
     struct st_thread *idle; /* states of threads that have ended */
     struct st_thread *threads;
     struct st_written again[ST_WRITTEN];
@@ -91,6 +94,7 @@ struct st_process {
     uint32_t objects_used;
     uint32_t names_used;
     struct st_name *free_names, *free_names_last;
+    uint8_t lost_seen[1 << 17]; /* bit by hash of the keys of objects without a place: such a one is looked for at each of its calls */
     struct st_entry *arena;
     uint32_t arena_left;
     struct st_entry *entries[ST_ENTRY_BUCKETS];

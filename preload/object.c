@@ -69,6 +69,15 @@ static int name(struct st_process *p, struct st_object *o, uint64_t key)
     return 0;
 }
 
+/* Counts an object that has no place, once for its key. */
+static void lost_object(struct st_process *p, uint64_t key)
+{
+    uint64_t bit = key * 0x9e3779b97f4a7c15ull >> 44;
+    uint8_t mask = (uint8_t)(1u << bit % 8);
+    p->header->lost_objects += !(p->lost_seen[bit / 8] & mask);
+    p->lost_seen[bit / 8] |= mask;
+}
+
 struct st_object *st_object_new(enum st_kind kind, uint64_t key)
 {
     struct st_process *p = st_process;
@@ -87,7 +96,7 @@ struct st_object *st_object_new(enum st_kind kind, uint64_t key)
         }
     }
     if (!o) {
-        p->header->lost_objects++;
+        lost_object(p, st_name_key(kind, key));
         o = st_unknown;
     }
     st_unlock();
@@ -152,6 +161,12 @@ static struct st_aggregate *aggregate_get(struct st_process *p)
         /* entries say for themselves whether they are in use */
         b->committed = p->aggregates_left * (uint32_t)sizeof *p->aggregate;
         st_block_publish(b);
+        if (!p->spare) {
+            p->spare = p->aggregate;
+            p->spare_left = ST_SPARE;
+            p->aggregate += ST_SPARE;
+            p->aggregates_left -= ST_SPARE;
+        }
     }
     p->aggregates_left--;
     return p->aggregate++;
@@ -174,6 +189,34 @@ static unsigned entry_bucket(uint32_t object, uint32_t thread, unsigned event, u
 {
     uint64_t h = ((uint64_t)object << 32 | thread) * 0x9e3779b97f4a7c15ull ^ (peer << 8 | event) * 0xff51afd7ed558ccdull;
     return (unsigned)(h >> 50) % ST_ENTRY_BUCKETS;
+}
+
+/* Counts what found no entry of its own in one of object 0 and thread 0, so that the totals hold all calls. With the lock held: that
+ * entry is all threads'. */
+static void count_unplaced(struct st_process *p, unsigned event, uint64_t bytes, unsigned calls)
+{
+    struct st_entry **bucket = &p->entries[entry_bucket(0, 0, event, 0)], *e;
+    for (e = *bucket; e; e = e->in_bucket)
+        if (!e->aggregate->object && !e->aggregate->thread && e->aggregate->event == event)
+            break;
+    if (!e && p->spare_left && (e = entry_get(p))) {
+        p->spare_left--;
+        e->aggregate = p->spare++;
+        e->aggregate->first = st_clock();
+        __atomic_store_n(&e->aggregate->event, (uint16_t)event, __ATOMIC_RELEASE);
+        e->in_bucket = *bucket;
+        __atomic_store_n(bucket, e, __ATOMIC_RELEASE);
+    }
+    if (!e) {
+        p->header->lost_tables++;
+        return;
+    }
+    struct st_aggregate *a = e->aggregate;
+    p->header->unplaced++;
+    a->count++;
+    a->bytes += bytes;
+    a->calls += calls;
+    a->sizes[st_size_class(bytes)]++;
 }
 
 void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
@@ -201,7 +244,7 @@ void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uin
             e->in_bucket = *bucket;
             __atomic_store_n(bucket, e, __ATOMIC_RELEASE);
         } else {
-            p->header->lost_tables++;
+            count_unplaced(p, event, bytes, calls);
         }
         st_unlock();
         errno = saved;

@@ -162,6 +162,7 @@ type Live struct {
 	LostTables      uint64 // calls without an aggregate entry: totals are then a lower bound
 	LostObjects     uint64 // objects that found no place; their events carry object 0
 	LostDefinitions uint64 // definitions that found no room
+	Unplaced        uint64 // calls counted without their object, since the tables had no room
 }
 
 // cString returns the text of a NUL-terminated field.
@@ -263,6 +264,7 @@ func (f *File) readHeader() error {
 		LostTables:      le.Uint64(buf[2112:]),
 		LostObjects:     le.Uint64(buf[2120:]),
 		LostDefinitions: le.Uint64(buf[2128:]),
+		Unplaced:        le.Uint64(buf[2136:]),
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func TestPartsCanBeChosen(t *testing.T) {
 		"       104  clock realtime_ns=77 hz=2400000000 flags=1",
 		"       128  domain domain=0 kind=tsc flags=0 hz=2400000000 identity=00000000000000000000000000000000",
 		"      2048  live end_realtime_ns=0 end_mark=exit threads=1 blocks=3",
-		"      2072  lost events=0 bytes=0 first=0 last=0 cause=none errno=0 tables=0 objects=0 definitions=0",
+		"      2072  lost events=0 bytes=0 first=0 last=0 cause=none errno=0 tables=0 objects=0 definitions=0 unplaced=0",
 	})
 	only := dumped(t, path, Options{Chunk: 0})
 	if len(only) != 10 {

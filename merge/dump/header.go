@@ -64,6 +64,7 @@ func (p *printer) header(f *capture.File) {
 	l.number("tables", live.LostTables)
 	l.number("objects", live.LostObjects)
 	l.number("definitions", live.LostDefinitions)
+	l.number("unplaced", live.Unplaced)
 	l.end()
 }
 

@@ -73,6 +73,7 @@ func (w *Writer) encodeHeader() []byte {
 	le.PutUint64(b[2112:], l.LostTables)
 	le.PutUint64(b[2120:], l.LostObjects)
 	le.PutUint64(b[2128:], l.LostDefinitions)
+	le.PutUint64(b[2136:], l.Unplaced)
 	return b
 }
 

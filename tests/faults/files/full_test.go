@@ -91,18 +91,14 @@ func TestF63DiskFullAtDefinitions(t *testing.T) {
 				t.Errorf("merge ended with %d: %s", status, errs)
 			}
 			i := r.Info()
-			writes, _, completions, _ := r.Tally()
-			kept := i.Events.ByName["verbs_write"] + i.Events.ByName["verbs_completion"]
-			if kept+i.Lost.Events != writes+completions {
-				t.Errorf("%d events recorded and %d lost, the program made %d", kept, i.Lost.Events, writes+completions)
-			}
 			if i.Lost.Definitions < 1500 {
 				t.Errorf("%d definitions lost, the program registered 2000 regions that had no room", i.Lost.Definitions)
 			}
-			// 200 queue pairs need more table than there was room for: what could not be counted is said.
-			if n := r.Writes(i).Count; i.Exact || n > writes || n < writes-600 || !strings.Contains(i.Ranks.Incomplete[0].Reason, "lower bound") {
-				t.Errorf("%d of %d writes counted, exact %v, %+v", n, writes, i.Exact, i.Ranks.Incomplete)
+			// 200 queue pairs need more table than there was room for: their writes are counted without them, and that is said.
+			if !strings.Contains(i.Ranks.Incomplete[0].Reason, "tables full") {
+				t.Errorf("incomplete: %+v", i.Ranks.Incomplete)
 			}
+			r.Exact(i)
 		})
 	}
 }
