@@ -10,8 +10,8 @@
             "    call st_lookup_filter\n"                                                                                                  \
             "    pop %rdx\n    pop %rsi\n    pop %rdi\n    test %rax, %rax\n    jne 1f\n"                                                      \
             "    mov " real "@GOTPCREL(%rip), %rax\n    jmp *(%rax)\n1:  ret\n.size " symbol ", .-" symbol "\n")
-LOOKUP("dlsym", "st_real_dlsym", "    xor %edx, %edx\n");
-LOOKUP("dlvsym", "st_real_dlvsym", "");
+LOOKUP("dlsym", "st_next_dlsym", "    xor %edx, %edx\n");
+LOOKUP("dlvsym", "st_next_dlvsym", "");
 #else
 #define LOOKUP(symbol, real, version)                                                                                                        \
     __asm__(".text\n.globl " symbol "\n.type " symbol ", @function\n" symbol ":\n"                                                            \
@@ -20,6 +20,6 @@ LOOKUP("dlvsym", "st_real_dlvsym", "");
             "    mov x9, x0\n    ldp x0, x1, [sp, #16]\n    ldr x2, [sp, #32]\n    ldp x29, x30, [sp], #48\n    cbnz x9, 1f\n"                  \
             "    adrp x10, :got:" real "\n    ldr x10, [x10, :got_lo12:" real "]\n    ldr x10, [x10]\n    br x10\n"                             \
             "1:  mov x0, x9\n    ret\n.size " symbol ", .-" symbol "\n")
-LOOKUP("dlsym", "st_real_dlsym", "    mov x2, xzr\n");
-LOOKUP("dlvsym", "st_real_dlvsym", "");
+LOOKUP("dlsym", "st_next_dlsym", "    mov x2, xzr\n");
+LOOKUP("dlvsym", "st_next_dlvsym", "");
 #endif

@@ -12,8 +12,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-void *(*st_real_dlsym)(void *handle, const char *name);
-void *(*st_real_dlvsym)(void *handle, const char *name, const char *version);
+/* Before glibc 2.34 a process may be without libdl.so.2, where both are. */
+static void *no_dlsym(void *handle, const char *name) { return (void)handle, (void)name, NULL; }
+static void *no_dlvsym(void *handle, const char *name, const char *version) { return (void)handle, (void)name, (void)version, NULL; }
+void *(*st_real_dlsym)(void *handle, const char *name) = no_dlsym;
+void *(*st_real_dlvsym)(void *handle, const char *name, const char *version) = no_dlvsym;
+/* What answers a program's look-up after us: another preload's, or the real ones. */
+__attribute__((visibility("hidden"))) void *(*st_next_dlsym)(void *handle, const char *name) = no_dlsym;
+__attribute__((visibility("hidden"))) void *(*st_next_dlvsym)(void *handle, const char *name, const char *version) = no_dlvsym;
 
 /* ---- symbols of loaded objects, without dlsym: it is one of the functions we replace, and it allocates on failure --------------- */
 
@@ -76,42 +82,91 @@ static const ElfW(Sym) *find_symbol(const struct tables *t, const char *name)
     }
 }
 
-static int real_lookups(struct dl_phdr_info *info, size_t size, void *data)
-{
-    (void)size, (void)data;
-    struct tables t;
-    const char *base = strrchr(info->dlpi_name, '/');
-    base = base ? base + 1 : info->dlpi_name;
-    /* libdl.so.2 before glibc 2.34, libc.so.6 since */
-    if ((strncmp(base, "libc.so", 7) && strncmp(base, "libdl.so", 8) && strncmp(base, "libc-2", 6) && strncmp(base, "libdl-2", 7)) || find_tables(info, &t))
-        return 0;
-    const ElfW(Sym) *s = find_symbol(&t, "dlsym"), *v = find_symbol(&t, "dlvsym");
-    if (s && v) {
-        __atomic_store_n(&st_real_dlvsym, (void *(*)(void *, const char *, const char *))(info->dlpi_addr + v->st_value), __ATOMIC_RELEASE);
-        __atomic_store_n(&st_real_dlsym, (void *(*)(void *, const char *))(info->dlpi_addr + s->st_value), __ATOMIC_RELEASE);
-        return 1;
-    }
-    return 0;
-}
-
-void st_resolve(void)
-{
-    if (!__atomic_load_n(&st_real_dlsym, __ATOMIC_ACQUIRE))
-        dl_iterate_phdr(real_lookups, NULL);
-}
-
-bool st_defines(const struct dl_phdr_info *info, const char *name)
-{
-    struct tables t;
-    return !find_tables(info, &t) && find_symbol(&t, name);
-}
-
 static int holds(const struct dl_phdr_info *info, uintptr_t p)
 {
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_LOAD && p - info->dlpi_addr - info->dlpi_phdr[i].p_vaddr < info->dlpi_phdr[i].p_memsz)
             return 1;
     return 0;
+}
+
+static const char *base_name(const struct dl_phdr_info *info)
+{
+    const char *base = strrchr(info->dlpi_name, '/');
+    return base ? base + 1 : info->dlpi_name;
+}
+
+static void *address(const struct dl_phdr_info *info, const ElfW(Sym) *s) { return s ? (void *)(info->dlpi_addr + s->st_value) : NULL; }
+
+struct libc_name {
+    const char *name;
+    void *found;
+};
+
+static int find_in_libc(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    static const char *const libraries[] = {"libc.so", "libc-2", "libdl.so", "libdl-2", "libpthread.so", "libpthread-2"};
+    struct libc_name *n = data;
+    struct tables t;
+    const char *base = base_name(info);
+    for (unsigned i = 0; i < sizeof libraries / sizeof *libraries; i++)
+        if (!strncmp(base, libraries[i], strlen(libraries[i])) && !find_tables(info, &t) && (n->found = address(info, find_symbol(&t, n->name))))
+            return 1;
+    return 0;
+}
+
+void *st_libc(const char *name)
+{
+    struct libc_name n = {.name = name};
+    dl_iterate_phdr(find_in_libc, &n);
+    return n.found;
+}
+
+struct next_lookups {
+    int behind; /* our own object has been seen */
+    void *dlsym, *dlvsym;
+};
+
+static int find_next_lookups(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    struct next_lookups *n = data;
+    struct tables t;
+    if (!n->behind) {
+        n->behind = holds(info, (uintptr_t)&st_real_dlsym);
+        return 0;
+    }
+    if (find_tables(info, &t))
+        return 0;
+    if (!n->dlsym)
+        n->dlsym = address(info, find_symbol(&t, "dlsym"));
+    if (!n->dlvsym)
+        n->dlvsym = address(info, find_symbol(&t, "dlvsym"));
+    return n->dlsym && n->dlvsym;
+}
+
+void st_resolve(void)
+{
+    static int resolved;
+    if (__atomic_load_n(&resolved, __ATOMIC_ACQUIRE))
+        return;
+    void *s = st_libc("dlsym"), *v = st_libc("dlvsym");
+    if (!s || !v)
+        return;
+    struct next_lookups n = {0};
+    dl_iterate_phdr(find_next_lookups, &n);
+    __atomic_store_n(&st_real_dlsym, (void *(*)(void *, const char *))s, __ATOMIC_RELEASE);
+    __atomic_store_n(&st_real_dlvsym, (void *(*)(void *, const char *, const char *))v, __ATOMIC_RELEASE);
+    __atomic_store_n(&st_next_dlsym, (void *(*)(void *, const char *))(n.dlsym ? n.dlsym : s), __ATOMIC_RELEASE);
+    __atomic_store_n(&st_next_dlvsym, (void *(*)(void *, const char *, const char *))(n.dlvsym ? n.dlvsym : v), __ATOMIC_RELEASE);
+    __atomic_store_n(&resolved, 1, __ATOMIC_RELEASE);
+}
+
+bool st_defines(const struct dl_phdr_info *info, const char *name)
+{
+    struct tables t;
+    return !find_tables(info, &t) && find_symbol(&t, name);
 }
 
 struct local {
@@ -125,8 +180,7 @@ static int has_symbol(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
     struct local *l = data;
-    const char *base = strrchr(info->dlpi_name, '/');
-    base = base ? base + 1 : info->dlpi_name;
+    const char *base = base_name(info);
     l->behind |= holds(info, l->caller);
     if (!l->behind || !*base || !strncmp(base, "provider-", 9) || !strncmp(base, "libsigmatrace", 13) || !st_defines(info, l->name))
         return 0;
@@ -210,7 +264,7 @@ __attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle,
                 continue;
             if (stands_behind(name, h->ours, caller))
                 return NULL;
-            void *real = version ? st_real_dlvsym(handle, name, version) : st_real_dlsym(handle, name);
+            void *real = version ? st_next_dlvsym(handle, name, version) : st_next_dlsym(handle, name);
             if (!real)
                 return NULL; /* the real function says so again, and leaves its message for dlerror */
             if (real != h->ours) {

@@ -23,6 +23,7 @@
 
 #include "clock.h"
 #include "format.h"
+#include "libc.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -290,7 +291,7 @@ static inline uint8_t *st_bytes(uint8_t *p, const void *data, size_t size)
 
 extern ST_PUBLIC void *(*st_real_dlsym)(void *handle, const char *name);
 extern ST_PUBLIC void *(*st_real_dlvsym)(void *handle, const char *name, const char *version);
-/* Finds the two above where needed. */
+/* Finds the two above, which until then find nothing. */
 ST_PUBLIC void st_resolve(void);
 /* Whether a loaded object defines a symbol. */
 struct dl_phdr_info;

@@ -13,3 +13,12 @@ find_apt_sources() {
 
 # Prints proxies, retries and date checks in the form of an apt configuration file.
 apt_options() { apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries)' || true; }
+
+# Prints a source line for main of another suite, at the mirror that this machine uses for bookworm.
+suite_source() {
+	local uri
+	uri=$(apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+		awk '$2 == "bookworm" && $3 == "main" { print $1; exit }')
+	[ -n "$uri" ] || { echo "no apt source for bookworm main is configured" >&2; return 1; }
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $1 main"
+}

@@ -51,27 +51,10 @@ mkdir "$root/sigmatrace"
 git archive HEAD | tar -x -C "$root/sigmatrace"
 step "root ready: $(du -sm "$root" | cut -f1) MB, commit $(git rev-parse --short HEAD)"
 
-cat >"$work/enter.sh" <<'INNER'
-set -eu
-root=$1
-shift
-mount -t proc proc "$root/proc"
-mount -t sysfs sysfs "$root/sys"
-mount -t tmpfs -o mode=755 dev "$root/dev"
-for d in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "$root/dev/${d%:*}" c 1 "${d#*:}"; done
-mknod -m 666 "$root/dev/tty" c 5 0
-ln -s /proc/self/fd "$root/dev/fd"
-for n in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${n%:*}" "$root/dev/${n#*:}"; done
-mkdir "$root/dev/shm" "$root/dev/pts"
-mount -t tmpfs shm "$root/dev/shm"
-mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
-ln -s pts/ptmx "$root/dev/ptmx"
-exec chroot "$root" "$@"
-INNER
 status=0
 for target in "$@"; do
 	step "make $target"
-	unshare --mount --pid --ipc --fork --kill-child sh "$work/enter.sh" "$root" \
+	unshare --mount --pid --ipc --fork --kill-child tests/enter.sh "$root" -- \
 		/usr/bin/env -i "${vars[@]}" make -C /sigmatrace "$target" </dev/null || status=$?
 	[ $status = 0 ] || break
 	# /proc and the rest went with the mount namespace.

@@ -1,0 +1,80 @@
+/* Functions of glibc that a library built today would ask for by a version newer than 2.28: 2.34 moved them into libc.so.6 from libdl.so.2
+ * and libpthread.so.0, 2.33 made stat(2) and its kin functions. Needing those two libraries instead would load them into every process,
+ * where a newer glibc has them as empty files. So they are found when they are first called, which is in slow paths only: a process that
+ * has an RDMA library has both. */
+#ifndef ST_LIBC_H
+#define ST_LIBC_H
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A function of the glibc that is loaded, in whichever of its libraries it is; NULL where none has it. */
+__attribute__((visibility("default"))) void *st_libc(const char *name);
+
+/* Declares `real`, the function of that name. */
+#define ST_LIBC(name)                                                                                                                        \
+    static __typeof__(&name) found;                                                                                                          \
+    __typeof__(&name) real = __atomic_load_n(&found, __ATOMIC_RELAXED);                                                                      \
+    if (!real) {                                                                                                                             \
+        real = (__typeof__(&name))st_libc(#name);                                                                                            \
+        __atomic_store_n(&found, real, __ATOMIC_RELAXED);                                                                                    \
+    }
+
+static inline void *st_dlopen(const char *path, int mode)
+{
+    ST_LIBC(dlopen);
+    return real ? real(path, mode) : NULL;
+}
+
+static inline int st_dlclose(void *handle)
+{
+    ST_LIBC(dlclose);
+    return real ? real(handle) : -1;
+}
+
+#ifdef _GNU_SOURCE
+static inline int st_dladdr(const void *address, Dl_info *info)
+{
+    ST_LIBC(dladdr);
+    return real ? real(address, info) : 0;
+}
+#define dladdr st_dladdr
+#endif
+
+static inline int st_pthread_key_create(pthread_key_t *key, void (*destroy)(void *))
+{
+    ST_LIBC(pthread_key_create);
+    return real ? real(key, destroy) : ENOSYS;
+}
+
+static inline int st_pthread_setspecific(pthread_key_t key, const void *value)
+{
+    ST_LIBC(pthread_setspecific);
+    return real ? real(key, value) : ENOSYS;
+}
+
+static inline int st_pthread_once(pthread_once_t *once, void (*start)(void))
+{
+    ST_LIBC(pthread_once);
+    return real ? real(once, start) : ENOSYS;
+}
+
+/* struct stat is the kernel's where a long has 64 bits. */
+static inline int st_stat_at(const char *path, struct stat *st, int flags) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, flags); }
+static inline int st_fstat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+
+#define dlopen st_dlopen
+#define dlclose st_dlclose
+#define pthread_key_create st_pthread_key_create
+#define pthread_setspecific st_pthread_setspecific
+#define pthread_once st_pthread_once
+#define stat(path, st) st_stat_at(path, st, 0)
+#define lstat(path, st) st_stat_at(path, st, AT_SYMLINK_NOFOLLOW)
+#define fstat(fd, st) st_fstat(fd, st)
+
+#endif
