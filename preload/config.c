@@ -69,6 +69,8 @@ static void setting(const char *key, const char *value)
         c->chunk = (uint32_t)number(value);
     else if (!strcmp(key, "record.budget"))
         c->budget = (uint64_t)number(value);
+    else if (!strcmp(key, "ucx.level"))
+        c->ucx_level = !strcmp(value, "ucp") ? 1 : !strcmp(value, "uct") ? 2 : 0;
     else if (!strcmp(key, "run.world") && c->world < 0)
         c->world = number(value);
 }

@@ -18,6 +18,7 @@ record.back_end=auto
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
+ucx.level=auto
 merge.at_job_end=true
 merge.exports=perfetto,matrix
 merge.memory=1073741824
@@ -81,7 +82,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 15 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 16 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{
