@@ -225,3 +225,33 @@ func (s *session) withUCT(t *testing.T) *session {
 	s.uct = true
 	return s
 }
+
+// tell adds what the scenarios of uct_edge expect.
+func (u *uctProcess) tell(got map[string]uint64) {
+	for op, c := range u.totals {
+		got["uct_"+op] += c.Count
+		got["uct_"+op+".bytes"] += c.Bytes
+	}
+	for _, o := range u.operations {
+		got["uct_"+[]string{"done", "pending", "implicit", "untracked"}[o.status]]++
+	}
+	got["uct_completions"] += uint64(len(u.completions))
+	for _, e := range u.completions {
+		if e != 0 {
+			got["uct_failed"]++
+		}
+	}
+	for _, name := range u.interfaces {
+		got["uct_interface "+name]++
+	}
+	for _, l := range u.lanes {
+		got["uct_lanes"]++
+		if l.ended {
+			got["uct_lanes_ended"]++
+		}
+	}
+	for _, x := range u.off {
+		got["uct_off"]++
+		got["uct_off "+x]++
+	}
+}
