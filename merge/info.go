@@ -37,7 +37,7 @@ type Info struct {
 	Clock       ClockInfo                   `json:"clock"`
 	Bytes       Bytes                       `json:"bytes"`
 	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
-	Blind       []Blind                     `json:"blind"`         // queue pairs whose data path was not seen
+	Blind       []Blind                     `json:"blind"`         // queue pairs and layers whose data path was not seen
 	Exports     []Exported                  `json:"exports"`       // what was written
 	Layer       *string                     `json:"summary_layer"` // the layer nearest the application that all communicating processes have
 }
@@ -121,7 +121,7 @@ type Bytes struct {
 	PerEvent *float64 `json:"per_event"`
 }
 
-// Blind is a queue pair whose data path goes round everything that is hooked.
+// Blind is a queue pair whose data path goes round everything that is hooked, or a layer of a process that could not be recorded.
 type Blind struct {
 	Rank   *int64 `json:"rank"`
 	Host   string `json:"host"`
@@ -233,6 +233,9 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 		if o.Blind != "" {
 			i.Blind = append(i.Blind, Blind{p.rank(), p.header.Hostname, p.header.Pid, o.Name(), o.Blind})
 		}
+	}
+	for _, x := range p.topology.Off {
+		i.Blind = append(i.Blind, Blind{p.rank(), p.header.Hostname, p.header.Pid, "layer " + x.Layer, x.Reason})
 	}
 }
 

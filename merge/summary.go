@@ -48,6 +48,13 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("damaged: %s", d)
 	}
+	for n, b := range i.Blind {
+		if n == summaryIncomplete {
+			line("not seen: and %d more", len(i.Blind)-n)
+			break
+		}
+		line("not seen: %s", b)
+	}
 	if i.Layer != nil {
 		line("%s", i.layerLine(*i.Layer))
 		var others []string
@@ -146,6 +153,11 @@ func size(n uint64) string {
 		v, units = v/1024, units[1:]
 	}
 	return fmt.Sprintf("%.4g %ciB", v, units[0])
+}
+
+// String says what was not seen of which process.
+func (b Blind) String() string {
+	return Incomplete{Rank: b.Rank, Host: &b.Host, Pid: &b.Pid, Reason: b.Name + ": " + b.Reason}.String()
 }
 
 func (x Incomplete) String() string {

@@ -71,6 +71,8 @@ static void setting(const char *key, const char *value)
         c->budget = (uint64_t)number(value);
     else if (!strcmp(key, "record.memory"))
         c->memory = (uint64_t)number(value);
+    else if (!strcmp(key, "ucx.level"))
+        c->ucx_level = !strcmp(value, "ucp") ? 1 : !strcmp(value, "uct") ? 2 : 0;
     else if (!strcmp(key, "run.world") && c->world < 0)
         c->world = number(value);
 }

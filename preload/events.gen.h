@@ -28,6 +28,15 @@ enum st_event {
     ST_EV_VERBS_SGE = 42,
     ST_EV_VERBS_EMPTY_POLLS = 43,
     ST_EV_VERBS_NOTIFY = 44,
+    ST_EV_UCT_PUT = 64,
+    ST_EV_UCT_GET = 65,
+    ST_EV_UCT_AM_SEND = 66,
+    ST_EV_UCT_TAG_SEND = 67,
+    ST_EV_UCT_TAG_RECV = 68,
+    ST_EV_UCT_ATOMIC = 69,
+    ST_EV_UCT_FLUSH = 70,
+    ST_EV_UCT_COMPLETION = 71,
+    ST_EV_UCT_CALL = 72,
 };
 
 enum st_definition_id {
@@ -49,10 +58,14 @@ enum st_definition_id {
     ST_DEF_VERBS_QP_MODIFY = 40,
     ST_DEF_VERBS_AH = 41,
     ST_DEF_VERBS_BLIND = 42,
+    ST_DEF_UCT_INTERFACE = 64,
+    ST_DEF_UCT_ENDPOINT = 65,
+    ST_DEF_UCT_ENDPOINT_OWNER = 66,
+    ST_DEF_UCT_OFF = 67,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
-#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, }
+#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, }
 
 enum {
     ST_DOMAIN_TSC = 1,
@@ -94,6 +107,20 @@ enum {
     ST_UCP_RESULT_PENDING = 1,
     ST_UCP_RESULT_IMPLICIT = 2,
     ST_UCP_RESULT_UNTRACKED = 3,
+};
+
+enum {
+    ST_UCT_FORM_SHORT = 0,
+    ST_UCT_FORM_SHORT_IOV = 1,
+    ST_UCT_FORM_BCOPY = 2,
+    ST_UCT_FORM_ZCOPY = 3,
+    ST_UCT_FORM_POST = 4,
+    ST_UCT_FORM_FETCH = 5,
+    ST_UCT_FORM_COMPARE_SWAP = 6,
+    ST_UCT_FORM_RENDEZVOUS = 7,
+    ST_UCT_FORM_RENDEZVOUS_REQUEST = 8,
+    ST_UCT_FORM_FLUSH = 9,
+    ST_UCT_FORM_FENCE = 10,
 };
 
 enum {
@@ -512,6 +539,73 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
     st_record(t_, now_, event_, o_, &st_layout_verbs_notify, v_);
 }
 
+static const struct st_layout st_layout_uct_request = {
+    .fields = 11, .predicted = 10, .always = 0x400, .stride = 0x2b0, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 3,
+};
+
+static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t form, uint64_t id, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t parent, uint64_t duration)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, id)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)bytes ^ s_->next[1]) |
+                     ((uint64_t)form ^ s_->next[2]) |
+                     ((uint64_t)id ^ s_->next[3]) |
+                     ((uint64_t)local_address ^ s_->next[4]) |
+                     ((uint64_t)remote_address ^ s_->next[5]) |
+                     ((uint64_t)remote_key ^ s_->next[6]) |
+                     ((uint64_t)request ^ s_->next[7]) |
+                     ((uint64_t)status ^ s_->next[8]) |
+                     ((uint64_t)parent ^ s_->next[9]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[4] = local_address + s_->stride[4];
+        s_->next[5] = remote_address + s_->stride[5];
+        s_->next[7] = request + s_->stride[7];
+        s_->next[9] = parent + s_->stride[9];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)form, (uint64_t)id, (uint64_t)local_address, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)request, (uint64_t)status, (uint64_t)parent, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_uct_request, v_);
+}
+
+static const struct st_layout st_layout_uct_completion = {
+    .fields = 3, .predicted = 3, .always = 0x0, .stride = 0x2, .is_signed = 0x4, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_uct_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t request, int64_t error)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)request ^ s_->next[1]) |
+                     ((uint64_t)error ^ s_->next[2]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = request + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)request, (uint64_t)error};
+    st_record(t_, now_, event_, o_, &st_layout_uct_completion, v_);
+}
+
 static inline void st_def_thread(uint64_t thread, uint64_t tid, const char *name)
 {
     struct st_definition d_ = st_define_begin(1, 46 + __builtin_strlen(name));
@@ -792,6 +886,55 @@ static inline void st_def_verbs_blind(uint64_t queue_pair, const char *reason)
         return;
     uint8_t *p_ = d_.buffer + d_.used;
     p_ = st_varint(p_, queue_pair);
+    p_ = st_bytes(p_, reason, __builtin_strlen(reason));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_uct_interface(uint64_t object, const char *transport, const char *device)
+{
+    struct st_definition d_ = st_define_begin(64, 46 + __builtin_strlen(transport) + __builtin_strlen(device));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_bytes(p_, transport, __builtin_strlen(transport));
+    p_ = st_bytes(p_, device, __builtin_strlen(device));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_uct_endpoint(uint64_t object, uint64_t interface)
+{
+    struct st_definition d_ = st_define_begin(65, 36);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, interface);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_uct_endpoint_owner(uint64_t endpoint, uint64_t owner)
+{
+    struct st_definition d_ = st_define_begin(66, 36);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, endpoint);
+    p_ = st_varint(p_, owner);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_uct_off(const char *version, const char *reason)
+{
+    struct st_definition d_ = st_define_begin(67, 36 + __builtin_strlen(version) + __builtin_strlen(reason));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_bytes(p_, version, __builtin_strlen(version));
     p_ = st_bytes(p_, reason, __builtin_strlen(reason));
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);

@@ -80,8 +80,9 @@ static void polls_flush_all(struct st_thread *t);
 static void chunk_write(struct st_thread *t);
 static void chunk_end(struct st_thread *t);
 
-/* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. */
-static int process_start(void)
+/* Makes the capture. 0 when the process is recorded from now on. Also in a forked child, which finds *st_process zeroed. configure: only
+ * reads the configuration. */
+static int process_start(bool configure)
 {
     static int failed;
     static int holder; /* pid: a fork while another thread was here leaves the parent's number, which the child may take over */
@@ -96,15 +97,15 @@ static int process_start(void)
     }
     struct st_process *p = st_process;
     int error = st_config_load() ? ENOENT : 0;
-    if (!error && !p) {
+    if (!error && !p && !configure) {
         p = st_wiped(sizeof *p);
         if (p && !thread_end_made)
             thread_end_made = !pthread_key_create(&thread_end, thread_ended) && !pthread_atfork(NULL, NULL, wipe_in_child);
         st_process = p;
     }
-    if (!error && !p)
+    if (!error && !p && !configure)
         error = ENOMEM;
-    if (!error && !p->ready && !(error = st_file_create())) {
+    if (!error && !configure && !p->ready && !(error = st_file_create())) {
         st_mode = st_config.mode;
         p->objects_used = 1; /* object 0 */
         st_unknown = &p->objects[0];
@@ -211,12 +212,21 @@ struct st_thread *st_enter_slow(enum st_layer layer)
         return NULL;
     int saved = errno;
     starting = 1;
-    t = process_start() ? NULL : thread_new();
+    t = process_start(false) ? NULL : thread_new();
     starting = 0;
     errno = saved;
     if (t)
         t->gate[layer] = 0;
     return t;
+}
+
+bool st_wants_uct(void)
+{
+    int saved = errno;
+    bool wanted = !__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) && !process_start(true) &&
+                  (st_config.ucx_level == 2 || (!st_config.ucx_level && st_config.mode == ST_FULL));
+    errno = saved;
+    return wanted;
 }
 
 /* ---- definitions -------------------------------------------------------------------------------------------------------------- */

@@ -34,7 +34,7 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYER_UCT = 2, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
@@ -102,6 +102,7 @@ enum st_kind {
     ST_KIND_WORKER = 1, ST_KIND_ENDPOINT,
     ST_KIND_DEVICE, ST_KIND_PD, ST_KIND_MR, ST_KIND_CQ, ST_KIND_QP, ST_KIND_SRQ, ST_KIND_AH,
     ST_KIND_QPN, /* second name of a queue pair: key = context's object id << 24 | qpn */
+    ST_KIND_UCT_INTERFACE = 20, ST_KIND_UCT_ENDPOINT,
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
@@ -134,6 +135,9 @@ static inline uint8_t st_open(enum st_layer layer)
     return was;
 }
 static inline void st_close(enum st_layer layer, uint8_t was) { st_self->gate[layer] = was; }
+
+/* Whether the profile wants UCX recorded down to UCT (ucx.level). Reads the configuration, but makes no file. */
+ST_PUBLIC bool st_wants_uct(void);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 

@@ -11,11 +11,11 @@ struct ucx_real ucx_real;
 #define ENTRY(f) {#f, NULL, (void *)(f), (void **)&ucx_real.f},
 static const struct st_hook table[] = {UCX_FUNCTIONS(ENTRY){NULL, NULL, NULL, NULL}};
 
-__attribute__((constructor)) static void init(void) { st_hooks("ucp_", table); }
+__attribute__((constructor)) static void init(void) { st_hooks("uc", table); } /* ucp_, uct_ */
 
 /* ---- who calls --------------------------------------------------------------------------------------------------------------- */
 
-#define RANGES 4
+#define RANGES 8
 static struct {
     uintptr_t begin, end;
 } ranges[RANGES];

@@ -6,6 +6,7 @@
  *     ucx_memory.c    hooks: put, get, atomic, flush
  *     ucx_objects.c   hooks: workers and endpoints, their creation, addresses and end
  *     ucx_requests.c  the slot table: how the completion of a request is learned
+ *     ucx_uct*.c      the level below: see ucx_uct.h
  *
  * The library is not linked with libucp: structures of the application are read only as far as their masks say, and copied only when
  * every bit of the mask is known here, so that a UCX newer than the header works as well.
@@ -19,6 +20,7 @@
 
 #pragma GCC visibility push(default) /* what we hook is exported */
 #include <ucp/api/ucp.h>
+#include <uct/api/uct.h>
 #pragma GCC visibility pop
 
 #pragma GCC visibility push(hidden)
@@ -35,7 +37,8 @@
     X(ucp_atomic_swap32) X(ucp_atomic_swap64) X(ucp_atomic_cswap32) X(ucp_atomic_cswap64)                                              \
     X(ucp_ep_flush) X(ucp_ep_flush_nb) X(ucp_ep_flush_nbx) X(ucp_worker_flush) X(ucp_worker_flush_nb) X(ucp_worker_flush_nbx)          \
     X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_query)                                           \
-    X(ucp_request_free) X(ucp_ep_create) X(ucp_ep_close_nb) X(ucp_ep_close_nbx) X(ucp_ep_destroy) X(ucp_disconnect_nb)
+    X(ucp_request_free) X(ucp_ep_create) X(ucp_ep_close_nb) X(ucp_ep_close_nbx) X(ucp_ep_destroy) X(ucp_disconnect_nb)      \
+    X(uct_iface_open)
 
 #define UCX_MEMBER(f) __typeof__(&f) f;
 struct ucx_real {
@@ -68,6 +71,7 @@ struct ucx_frame {
     uint64_t time, bytes, tag;
     ucp_tag_recv_info_t info; /* where UCX may say what a receive that was complete on return has got */
     struct ucx_call *carried; /* an nbr call, which UCX carries out by the nbx form: that one tracks the request */
+    struct ucx_call *call;    /* any call: what UCT operations within it are caused by */
 };
 
 #define UCX_FRAMES 8 /* deeper nesting goes on without a frame: a completion may then be recorded before its request */
@@ -80,7 +84,7 @@ struct ucx_thread {
     uint32_t cached; /* free slots at hand */
     struct ucx_ids {
         uint64_t next, end;
-    } ids[2]; /* receives apart from the rest: each then tends to go up by one, as the encoder expects */
+    } ids[3]; /* receives, and UCT operations, apart from the rest: each then tends to go up by one, as the encoder expects */
     struct ucx_frame frames[UCX_FRAMES], deeper;
     uint16_t cache[UCX_CACHE];
 };
@@ -94,11 +98,14 @@ struct ucx_call {
     uint64_t begin; /* 0 in aggregate mode, which reads no clock */
     uint64_t bytes, tag, mask, local, remote, rkey;
     uint64_t id;                     /* given to the request; 0: its completion cannot be learned */
+    uint64_t parent;                 /* what UCT operations within the call have been told of it; 0: there were none */
+    struct st_object *made;          /* UCT endpoints made within a call that is no request: the latest, chained by user[1] */
     const ucp_tag_recv_info_t *info; /* receives: filled when complete on return, by some versions of UCX */
     ucp_tag_recv_info_t before;      /* what was there before */
     ucs_status_ptr_t result;         /* of the nbx call that carries out an nbr call */
     unsigned slot, event, api;
-    bool carried; /* result is set */
+    bool carried;  /* result is set */
+    bool blocking; /* it makes progress, so operations within it may be of other endpoints */
 };
 
 #define UCX_INLINE static inline __attribute__((always_inline))
@@ -129,6 +136,8 @@ UCX_INLINE void ucx_leave(struct st_thread *t)
  * that returns from it finds the state of its parent wiped. */
 UCX_INLINE void ucx_begin(struct ucx_call *c)
 {
+    if (st_likely(ucx_thread.depth < UCX_FRAMES))
+        ucx_thread.frames[ucx_thread.depth].call = c;
     ucx_thread.depth++;
     c->begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
 }
@@ -142,6 +151,12 @@ UCX_INLINE bool ucx_end(struct ucx_call *c)
         return true;
     c->t = st_self;
     return false;
+}
+
+UCX_INLINE void ucx_begin_blocking(struct ucx_call *c)
+{
+    c->blocking = true;
+    ucx_begin(c);
 }
 
 /* ucx_begin for a call whose request is tracked. */
@@ -202,6 +217,7 @@ UCX_INLINE uint64_t ucx_request_word(const void *request, uint64_t id) { return 
 UCX_INLINE uint16_t *ucx_recent_of(const void *request) { return &ucx_recent[(uintptr_t)request / 64 % UCX_RECENT]; }
 
 unsigned ucx_slot_refill(struct ucx_thread *me);
+unsigned ucx_slots_used(void); /* slots from here on have never been used */
 void ucx_slot_spill(struct ucx_thread *me);
 void ucx_new_ids(struct ucx_ids *ids);
 
@@ -213,21 +229,28 @@ UCX_INLINE void ucx_slot_put(struct ucx_thread *me, unsigned slot)
     me->cache[me->cached++] = (uint16_t)slot;
 }
 
+/* A free slot; 0 where there is none. */
+UCX_INLINE unsigned ucx_slot_get(struct ucx_thread *me) { return st_likely(me->cached) ? me->cache[--me->cached] : ucx_slot_refill(me); }
+
+UCX_INLINE uint64_t ucx_id(struct ucx_ids *ids)
+{
+    if (st_unlikely(ids->next == ids->end))
+        ucx_new_ids(ids);
+    return ids->next++;
+}
+
 /* Takes a slot for the request of c and returns the callback to give to UCX instead of `callback` (which may be NULL); `callback` itself
  * where no slot is free. */
 UCX_INLINE void *ucx_track(struct ucx_call *c, unsigned event, void *callback)
 {
     struct ucx_thread *me = &ucx_thread;
-    unsigned slot = st_likely(me->cached) ? me->cache[--me->cached] : ucx_slot_refill(me);
+    unsigned slot = ucx_slot_get(me);
     if (st_unlikely(!slot))
         return callback;
-    struct ucx_ids *ids = &me->ids[event == ST_EV_UCP_TAG_RECV];
-    if (st_unlikely(ids->next == ids->end))
-        ucx_new_ids(ids);
     struct ucx_slot *s = &ucx_slots[slot];
     s->callback = (ucx_callback_t)callback;
     s->t = c->t;
-    s->id = c->id = ids->next++;
+    s->id = c->id = ucx_id(&me->ids[event == ST_EV_UCP_TAG_RECV]);
     s->receive = event == ST_EV_UCP_TAG_RECV;
     __atomic_store_n(&s->object, c->object, __ATOMIC_RELAXED);
     c->slot = slot;
@@ -280,7 +303,7 @@ UCX_INLINE void ucx_untrack(struct ucx_call *c, unsigned event, bool recorded)
     if (!c->slot || c->frame->done)
         return;
     ucx_slot_put(me, c->slot);
-    if (!recorded && ids->next == c->id + 1)
+    if (!recorded && !c->parent && ids->next == c->id + 1)
         ids->next = c->id; /* so that the ids of requests that were pending stay in step */
 }
 
@@ -304,7 +327,7 @@ UCX_INLINE void ucx_record(struct ucx_call *c, unsigned event, unsigned api, uns
 {
     if (st_likely(st_mode == ST_FULL))
         st_rec_ucp_request(c->t, c->begin, event, c->object, c->bytes, c->tag, c->mask, c->local, c->remote, c->rkey,
-                           status == ST_UCP_RESULT_PENDING ? c->id : 0, status, api, st_clock() - c->begin);
+                           status == ST_UCP_RESULT_PENDING ? c->id : c->parent, status, api, st_clock() - c->begin);
     else if (st_mode == ST_SIMPLE)
         st_rec_call(c->t, c->begin, ST_EV_UCP_CALL, c->object, event, 1, c->bytes, 0, st_clock() - c->begin);
     st_count(c->t, c->object, event, c->bytes, 1);

@@ -1,5 +1,5 @@
 # provider-ucx.so: not linked with libucp, whose functions it takes the place of.
-UCX_SRC := $(addprefix preload/,ucx.c ucx_messages.c ucx_memory.c ucx_objects.c ucx_requests.c)
+UCX_SRC := $(addprefix preload/,ucx.c ucx_messages.c ucx_memory.c ucx_objects.c ucx_requests.c ucx_uct.c ucx_uct_ops.c)
 
 all: $(LIBDIR)/provider-ucx.so
 

@@ -10,7 +10,7 @@ ucs_status_t ucp_put(ucp_ep_h ep, const void *buffer, size_t length, uint64_t re
     if (!t)
         return real(ep, buffer, length, remote_addr, rkey);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)buffer, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = length};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_PUT, ST_UCP_API_BLOCKING, real(ep, buffer, length, remote_addr, rkey));
 }
 
@@ -60,7 +60,7 @@ ucs_status_t ucp_get(ucp_ep_h ep, void *buffer, size_t length, uint64_t remote_a
     if (!t)
         return real(ep, buffer, length, remote_addr, rkey);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)buffer, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = length};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_GET, ST_UCP_API_BLOCKING, real(ep, buffer, length, remote_addr, rkey));
 }
 
@@ -147,7 +147,7 @@ ucs_status_t ucp_atomic_add32(ucp_ep_h ep, uint32_t add, uint64_t remote_addr, u
     if (!t)
         return real(ep, add, remote_addr, rkey);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 4};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, add, remote_addr, rkey));
 }
 
@@ -158,7 +158,7 @@ ucs_status_t ucp_atomic_add64(ucp_ep_h ep, uint64_t add, uint64_t remote_addr, u
     if (!t)
         return real(ep, add, remote_addr, rkey);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 8};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, add, remote_addr, rkey));
 }
 
@@ -169,7 +169,7 @@ ucs_status_t ucp_atomic_fadd32(ucp_ep_h ep, uint32_t add, uint64_t remote_addr, 
     if (!t)
         return real(ep, add, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 4};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, add, remote_addr, rkey, result));
 }
 
@@ -180,7 +180,7 @@ ucs_status_t ucp_atomic_fadd64(ucp_ep_h ep, uint64_t add, uint64_t remote_addr, 
     if (!t)
         return real(ep, add, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 8};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, add, remote_addr, rkey, result));
 }
 
@@ -191,7 +191,7 @@ ucs_status_t ucp_atomic_swap32(ucp_ep_h ep, uint32_t swap, uint64_t remote_addr,
     if (!t)
         return real(ep, swap, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 4};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, swap, remote_addr, rkey, result));
 }
 
@@ -202,7 +202,7 @@ ucs_status_t ucp_atomic_swap64(ucp_ep_h ep, uint64_t swap, uint64_t remote_addr,
     if (!t)
         return real(ep, swap, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 8};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, swap, remote_addr, rkey, result));
 }
 
@@ -213,7 +213,7 @@ ucs_status_t ucp_atomic_cswap32(ucp_ep_h ep, uint32_t compare, uint32_t swap, ui
     if (!t)
         return real(ep, compare, swap, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 4};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, compare, swap, remote_addr, rkey, result));
 }
 
@@ -224,7 +224,7 @@ ucs_status_t ucp_atomic_cswap64(ucp_ep_h ep, uint64_t compare, uint64_t swap, ui
     if (!t)
         return real(ep, compare, swap, remote_addr, rkey, result);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep), .local = (uintptr_t)result, .remote = remote_addr, .rkey = (uintptr_t)rkey, .bytes = 8};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_ATOMIC, ST_UCP_API_BLOCKING, real(ep, compare, swap, remote_addr, rkey, result));
 }
 
@@ -237,7 +237,7 @@ ucs_status_t ucp_ep_flush(ucp_ep_h ep)
     if (!t)
         return real(ep);
     struct ucx_call c = {.t = t, .object = ucx_endpoint(ep)};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_FLUSH, ST_UCP_API_BLOCKING, real(ep));
 }
 
@@ -273,7 +273,7 @@ ucs_status_t ucp_worker_flush(ucp_worker_h worker)
     if (!t)
         return real(worker);
     struct ucx_call c = {.t = t, .object = ucx_worker(worker)};
-    ucx_begin(&c);
+    ucx_begin_blocking(&c);
     return ucx_finish_status(&c, ST_EV_UCP_FLUSH, ST_UCP_API_BLOCKING, real(worker));
 }
 

@@ -1,6 +1,6 @@
 /* Provider ucx: hooks of workers and endpoints: creation, addresses, end. */
 #define _GNU_SOURCE
-#include "ucx.h"
+#include "ucx_uct.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -174,6 +174,7 @@ ucs_status_t ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params, u
         if (o->id) {
             o->user[0] = w->id;
             st_def_ucp_endpoint(o->id, w->id, source, address, length, name);
+            uct_made(c.made, o);
         }
     }
     ucx_leave(c.t);

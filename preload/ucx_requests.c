@@ -88,6 +88,12 @@ unsigned ucx_slot_refill(struct ucx_thread *me)
     return me->cached ? me->cache[--me->cached] : 0;
 }
 
+unsigned ucx_slots_used(void)
+{
+    uint32_t n = __atomic_load_n(&fresh, __ATOMIC_RELAXED);
+    return n < UCX_SLOTS ? n : UCX_SLOTS;
+}
+
 void ucx_slot_spill(struct ucx_thread *me)
 {
     while (me->cached > UCX_CACHE / 2)
@@ -185,10 +191,10 @@ static bool slot_is_of(unsigned slot, const void *request)
 
 static unsigned slot_of(const void *request)
 {
-    unsigned slot = __atomic_load_n(ucx_recent_of(request), __ATOMIC_RELAXED), n = __atomic_load_n(&fresh, __ATOMIC_RELAXED);
+    unsigned slot = __atomic_load_n(ucx_recent_of(request), __ATOMIC_RELAXED), n = ucx_slots_used();
     if (slot_is_of(slot, request))
         return slot;
-    for (slot = 1; slot < n && slot < UCX_SLOTS; slot++)
+    for (slot = 1; slot < n; slot++)
         if (slot_is_of(slot, request))
             return slot;
     return 0;
@@ -218,8 +224,8 @@ void ucp_request_free(void *request)
 
 void ucx_drop_worker(struct st_object *worker)
 {
-    unsigned n = __atomic_load_n(&fresh, __ATOMIC_RELAXED);
-    for (unsigned i = 1; i < n && i < UCX_SLOTS; i++) {
+    unsigned n = ucx_slots_used();
+    for (unsigned i = 1; i < n; i++) {
         struct st_object *o = __atomic_load_n(&ucx_slots[i].object, __ATOMIC_RELAXED);
         if (o && ucx_slots[i].t->ready && (o == worker || (o->kind == ST_KIND_ENDPOINT && o->user[0] == worker->id)))
             ucx_slot_put(&ucx_thread, i);

@@ -19,6 +19,7 @@ record.back_end=auto
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
+ucx.level=auto
 merge.at_job_end=true
 merge.exports=perfetto,matrix
 merge.memory=1073741824

@@ -120,7 +120,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestEveryKeyHasAnEnvironmentTwin(t *testing.T) {
 	other := map[string]string{"mode": "full", "providers": "ibverbs", "record.budget": "7MiB", "record.memory": "9MiB", "record.scratch": "/s", "record.chunk": "16KiB",
-		"record.back_end": "written", "merge.at_job_end": "no", "merge.exports": "json", "merge.memory": "70MiB",
+		"record.back_end": "written", "ucx.level": "uct", "merge.at_job_end": "no", "merge.exports": "json", "merge.memory": "70MiB",
 		"merge.keep_captures": "0", "output.directory": "/o/%u"}
 	for i := range Keys {
 		k := &Keys[i]

@@ -8,7 +8,7 @@ type Provider struct {
 
 // Providers is the table of known providers, in the order in which they are preloaded: the layer nearest the application first.
 var Providers = []Provider{
-	{"ucx", "UCP calls of UCX: tag, stream, put, get, atomic, active message, flush"},
+	{"ucx", "UCP calls of UCX: tag, stream, put, get, atomic, active message, flush; in full mode the UCT operations below them"},
 	{"ibverbs", "libibverbs: devices, queue pairs, posted requests and completions"},
 }
 

@@ -55,6 +55,8 @@ var Keys = []Key{
 		Doc: "Size of a thread's chunk, the unit of writing."},
 	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},
 		Doc: "mapped: shared mapping, loses at most one record when killed. written: write(2) of whole chunks, for network file systems. auto: by file system."},
+	{Name: "ucx.level", Kind: Enum, Default: "auto", Valid: []string{"auto", "ucp", "uct"},
+		Doc: "How far down provider ucx records. ucp: the calls of UCP. uct: also the operations of UCT that they lead to, on each transport and device. auto: uct in full mode, ucp in the others."},
 	{Name: "merge.at_job_end", Kind: Bool, Default: "true",
 		Doc: "Merge when the launched command has returned."},
 	{Name: "merge.exports", Kind: List, Default: "perfetto,matrix", Valid: []string{"perfetto", "matrix", "json", "parquet"},

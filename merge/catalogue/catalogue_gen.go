@@ -27,6 +27,15 @@ const (
 	EventVerbsSge        = 42
 	EventVerbsEmptyPolls = 43
 	EventVerbsNotify     = 44
+	EventUctPut          = 64
+	EventUctGet          = 65
+	EventUctAmSend       = 66
+	EventUctTagSend      = 67
+	EventUctTagRecv      = 68
+	EventUctAtomic       = 69
+	EventUctFlush        = 70
+	EventUctCompletion   = 71
+	EventUctCall         = 72
 )
 
 // Definition ids.
@@ -49,6 +58,10 @@ const (
 	DefVerbsQpModify    = 40
 	DefVerbsAh          = 41
 	DefVerbsBlind       = 42
+	DefUctInterface     = 64
+	DefUctEndpoint      = 65
+	DefUctEndpointOwner = 66
+	DefUctOff           = 67
 )
 
 // Indices of the fields of each layout and definition.
@@ -137,6 +150,20 @@ const (
 	VerbsEmptyPollsDuration        = 2
 	VerbsNotifyCompletionQueue     = 0
 	VerbsNotifySolicitedOnly       = 1
+	UctRequestEndpoint             = 0
+	UctRequestBytes                = 1
+	UctRequestForm                 = 2
+	UctRequestId                   = 3
+	UctRequestLocalAddress         = 4
+	UctRequestRemoteAddress        = 5
+	UctRequestRemoteKey            = 6
+	UctRequestRequest              = 7
+	UctRequestStatus               = 8
+	UctRequestParent               = 9
+	UctRequestDuration             = 10
+	UctCompletionEndpoint          = 0
+	UctCompletionRequest           = 1
+	UctCompletionError             = 2
 	DefThreadThread                = 0
 	DefThreadTid                   = 1
 	DefThreadName                  = 2
@@ -242,6 +269,15 @@ const (
 	DefVerbsAhServiceLevel         = 7
 	DefVerbsBlindQueuePair         = 0
 	DefVerbsBlindReason            = 1
+	DefUctInterfaceObject          = 0
+	DefUctInterfaceTransport       = 1
+	DefUctInterfaceDevice          = 2
+	DefUctEndpointObject           = 0
+	DefUctEndpointInterface        = 1
+	DefUctEndpointOwnerEndpoint    = 0
+	DefUctEndpointOwnerOwner       = 1
+	DefUctOffVersion               = 0
+	DefUctOffReason                = 1
 )
 
 // Values of the enumerations.
@@ -270,6 +306,17 @@ const (
 	UcpResultPending                   = 1
 	UcpResultImplicit                  = 2
 	UcpResultUntracked                 = 3
+	UctFormShort                       = 0
+	UctFormShortIov                    = 1
+	UctFormBcopy                       = 2
+	UctFormZcopy                       = 3
+	UctFormPost                        = 4
+	UctFormFetch                       = 5
+	UctFormCompareSwap                 = 6
+	UctFormRendezvous                  = 7
+	UctFormRendezvousRequest           = 8
+	UctFormFlush                       = 9
+	UctFormFence                       = 10
 	VerbsOpcodeRdmaWrite               = 0
 	VerbsOpcodeRdmaWriteImm            = 1
 	VerbsOpcodeSend                    = 2
@@ -315,7 +362,7 @@ var layouts = []*Layout{
 		{"local_address", 3, "", 1, "caller's buffer"},
 		{"remote_address", 3, "", 1, "remote address of put, get and atomic"},
 		{"remote_key", 4, "", 0, "remote key handle of the caller's process"},
-		{"request", 0, "", 1, "request id, unique among outstanding requests of the process; 0 when complete on return"},
+		{"request", 0, "", 1, "request id, unique among outstanding requests of the process; 0 when complete on return, unless a UCT operation names it as its parent"},
 		{"status", 6, "ucp_result", 0, "done: complete on return; pending: a completion follows; implicit: completed by a later flush"},
 		{"api", 6, "ucp_api", 0, "form of the call"},
 		{"duration", 8, "", 2, "time inside the call"},
@@ -413,12 +460,31 @@ var layouts = []*Layout{
 		{"completion_queue", 5, "", 0, ""},
 		{"solicited_only", 0, "", 0, ""},
 	}),
+	NewLayout("uct_request", []Field{
+		{"endpoint", 5, "", 0, "endpoint; the interface for tag_recv and a flush of all endpoints"},
+		{"bytes", 2, "", 0, "what the transport is asked to move; of an active message with its header"},
+		{"form", 6, "uct_form", 0, ""},
+		{"id", 4, "", 0, "active message id, tag, or operation of an atomic (uct_atomic_op_t; cswap has none)"},
+		{"local_address", 3, "", 1, "buffer, or the first of a list; 0 where a callback packs the data"},
+		{"remote_address", 3, "", 1, "remote address of put, get and atomic"},
+		{"remote_key", 4, "", 0, "remote key, hashed"},
+		{"request", 0, "", 1, "request id, unique among outstanding requests of the process; 0 where no completion follows"},
+		{"status", 6, "ucp_result", 0, "implicit: completed by a later flush"},
+		{"parent", 10, "", 1, "request id of the UCP call that the operation was made in; 0 where progress made it"},
+		{"duration", 8, "", 2, "time inside the call"},
+	}),
+	NewLayout("uct_completion", []Field{
+		{"endpoint", 5, "", 0, "endpoint or interface of the request"},
+		{"request", 0, "", 1, "request id"},
+		{"error", 1, "", 0, "ucs_status_t: 0 or a negative error"},
+	}),
 }
 
 // Default is the committed catalogue.
 var Default = (&Catalogue{Version: 1,
 	Layers: []Layer{
 		{"ucp", []string{"put", "get", "tag_send", "tag_recv", "stream_send", "am_send", "atomic", "flush"}, []string{"tag_recv"}},
+		{"uct", []string{"put", "get", "am_send", "tag_send", "tag_recv", "atomic"}, []string{"tag_recv"}},
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
 	},
 	Layouts: layouts,
@@ -446,6 +512,15 @@ var Default = (&Catalogue{Version: 1,
 		{42, "verbs_sge", "ibverbs", "verbs", "", 4, layouts[6], []string{"full"}, ""},
 		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, layouts[9], []string{"full"}, ""},
 		{44, "verbs_notify", "ibverbs", "verbs", "", 5, layouts[10], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, layouts[11], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, layouts[11], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[11], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[11], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[11], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[11], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, layouts[11], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, layouts[12], []string{"full"}, ""},
+		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -589,6 +664,23 @@ var Default = (&Catalogue{Version: 1,
 			{"queue_pair", 5, "", 0, ""},
 			{"reason", 12, "", 0, ""},
 		}, "A queue pair whose data path goes round everything hooked: its traffic is not in the trace."},
+		{64, "uct_interface", []Field{
+			{"object", 5, "", 0, ""},
+			{"transport", 12, "", 0, "rc_verbs, rc_mlx5, tcp, posix, ...; empty where it was not opened by name"},
+			{"device", 12, "", 0, "mlx5_0:1, eth0, memory, ..."},
+		}, "An opened interface of UCT: one transport on one device, of one worker."},
+		{65, "uct_endpoint", []Field{
+			{"object", 5, "", 0, ""},
+			{"interface", 5, "", 0, ""},
+		}, ""},
+		{66, "uct_endpoint_owner", []Field{
+			{"endpoint", 5, "", 0, ""},
+			{"owner", 5, "", 0, "UCP endpoint"},
+		}, "The UCP endpoint that an endpoint of UCT is a lane of."},
+		{67, "uct_off", []Field{
+			{"version", 12, "", 0, "of UCX; empty where it is not known"},
+			{"reason", 12, "", 0, ""},
+		}, "UCT is not recorded in this process, or not from here on, though the profile asks for it."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
@@ -597,6 +689,7 @@ var Default = (&Catalogue{Version: 1,
 		"ucp_api":             {"blocking": 0, "nb": 1, "nbi": 4, "nbr": 3, "nbx": 2, "post": 5},
 		"ucp_endpoint_source": {"connection_request": 3, "socket_address": 2, "unknown": 0, "worker_address": 1},
 		"ucp_result":          {"done": 0, "implicit": 2, "pending": 1, "untracked": 3},
+		"uct_form":            {"bcopy": 2, "compare_swap": 6, "fence": 10, "fetch": 5, "flush": 9, "post": 4, "rendezvous": 7, "rendezvous_request": 8, "short": 0, "short_iov": 1, "zcopy": 3},
 		"verbs_opcode":        {"atomic_write": 15, "bind_mw": 8, "compare_swap": 5, "driver1": 11, "fetch_add": 6, "flush": 14, "local_invalidate": 7, "rdma_read": 4, "rdma_write": 0, "rdma_write_imm": 1, "send": 2, "send_imm": 3, "send_invalidate": 9, "tso": 10},
 		"verbs_qp_state":      {"err": 6, "init": 1, "reset": 0, "rtr": 2, "rts": 3, "sqd": 4, "sqe": 5, "unknown": 7},
 		"verbs_qp_type":       {"driver": 255, "raw_packet": 8, "rc": 2, "uc": 3, "ud": 4, "xrc_recv": 10, "xrc_send": 9},

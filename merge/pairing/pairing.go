@@ -32,6 +32,7 @@ type Counts struct {
 // Layers, as the catalogue names them.
 const (
 	ucp   = "ucp"
+	uct   = "uct"
 	verbs = "verbs"
 )
 
@@ -52,8 +53,8 @@ type Pairer struct {
 	latestKey key
 	slab      slab
 	ends      endHeap          // immediate requests, by the time they end
-	requests  map[uint64]int32 // pending UCP requests by id
-	early     map[uint64]early // UCP completions that came before their request's record
+	requests  map[uint64]int32 // pending UCP and UCT requests by id
+	early     map[uint64]early // completions of those that came before their request's record
 	flushing  []*state         // endpoints and workers that had requests for a flush to complete, in order of the first
 	resets    []topology.Reset // still to come
 	last      int64            // latest time known
@@ -92,6 +93,10 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.ucpRequest(ev, e)
 	case "ucp_completion":
 		p.ucpCompletion(ev)
+	case "uct_request":
+		p.uctRequest(ev, e)
+	case "uct_completion":
+		p.uctCompletion(ev)
 	case "call":
 		p.call(ev, e.Layer)
 	case "verbs_request", "verbs_datagram", "verbs_atomic":

@@ -45,7 +45,7 @@ type state struct {
 	totals      [4]uint64
 	sends       queue // outstanding requests of a send queue, in order of post
 	receives    queue // outstanding receives of a queue pair
-	implicit    queue // UCP requests that the next flush completes
+	implicit    queue // UCP and UCT requests that the next flush completes
 	byID        map[uint64]chain
 
 	conn       int // connection that sendK, receiveK and filledK count on
@@ -265,7 +265,7 @@ func (p *Pairer) complete(i int32, done int64, status int32, flags ops.Flag) {
 	s.outstanding--
 	e.op.After = s.outstanding
 	s.lanes.release(e.op.Lane, e.op.Done)
-	if e.op.Event == catalogue.EventUcpFlush && e.op.Flags&(ops.Unfinished|ops.Failed) == 0 {
+	if (e.op.Event == catalogue.EventUcpFlush || e.op.Event == catalogue.EventUctFlush) && e.op.Flags&(ops.Unfinished|ops.Failed) == 0 {
 		p.flushed(s, e.op.Post, e.op.Done)
 	}
 	p.emit(i)

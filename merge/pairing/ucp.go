@@ -42,13 +42,19 @@ func (p *Pairer) ucpRequest(ev *capture.Event, event *catalogue.Event) {
 	if s.lost {
 		e.op.Flags |= ops.Ambiguous
 	}
+	p.begun(i, ok, s, ev.Fields[catalogue.UcpRequestStatus], ev.Fields[catalogue.UcpRequestRequest], ev.Fields[catalogue.UcpRequestDuration])
+}
+
+// begun lets a request of UCP or UCT end as its call's result says, duration ticks later or with a completion or flush to come.
+func (p *Pairer) begun(i int32, ok bool, s *state, result, id, duration uint64) {
+	e := p.slab.at(i)
 	if !ok {
 		p.overflow(i)
 		return
 	}
-	switch ev.Fields[catalogue.UcpRequestStatus] {
+	switch result {
 	case catalogue.UcpResultPending:
-		p.pending(i, ev.Fields[catalogue.UcpRequestRequest])
+		p.pending(i, id)
 	case catalogue.UcpResultImplicit:
 		if s.implicit.items == nil {
 			p.flushing = append(p.flushing, s)
@@ -58,10 +64,10 @@ func (p *Pairer) ucpRequest(ev *capture.Event, event *catalogue.Event) {
 		// No completion will come: all that is known is that the call returned.
 		e.op.Flags |= ops.Unfinished
 		p.Counts.Unfinished++
-		p.endAt(i, true, ev.Fields[catalogue.UcpRequestDuration])
+		p.endAt(i, true, duration)
 	default:
 		e.op.Flags |= ops.Immediate
-		p.endAt(i, true, ev.Fields[catalogue.UcpRequestDuration])
+		p.endAt(i, true, duration)
 	}
 }
 
@@ -82,12 +88,15 @@ func (p *Pairer) pending(i int32, id uint64) {
 }
 
 func (p *Pairer) ucpCompletion(ev *capture.Event) {
-	x := early{
+	p.ended(uint32(ev.Fields[catalogue.UcpCompletionEndpoint]), ucp, ev.Fields[catalogue.UcpCompletionRequest], early{
 		ns: p.process.Clock.NS(ev.Time), bytes: ev.Fields[catalogue.UcpCompletionBytes], tag: ev.Fields[catalogue.UcpCompletionTag],
 		status: int32(int64(ev.Fields[catalogue.UcpCompletionError])),
-	}
-	p.state(uint32(ev.Fields[catalogue.UcpCompletionEndpoint]), ucp).completed++
-	id := ev.Fields[catalogue.UcpCompletionRequest]
+	})
+}
+
+// ended takes the completion of a request of UCP or UCT.
+func (p *Pairer) ended(object uint32, layer string, id uint64, x early) {
+	p.state(object, layer).completed++
 	i, ok := p.requests[id]
 	if !ok {
 		p.Counts.Surplus++
@@ -110,9 +119,9 @@ func (p *Pairer) ucpEnd(i int32, x early) {
 
 // flushed completes what a flush of an endpoint, or of all endpoints of a worker, posted at a time implies.
 func (p *Pairer) flushed(flush *state, posted, done int64) {
-	worker := flush.object.Kind == topology.Worker
+	worker := flush.object.Kind == topology.Worker || flush.object.Kind == topology.Interface
 	for _, s := range p.flushing {
-		if s != flush && (!worker || s.object.Worker != flush.object.ID) {
+		if s != flush && (!worker || s.layer != flush.layer || s.object.Worker != flush.object.ID) {
 			continue
 		}
 		for p.trim(&s.implicit, s, isSend); s.implicit.head < len(s.implicit.items); p.trim(&s.implicit, s, isSend) {

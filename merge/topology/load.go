@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"hash/fnv"
 	"slices"
+	"strings"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -166,6 +167,22 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 		o.Worker = u(catalogue.DefUcpEndpointWorker)
 		o.Peer = addresses.Find(d.Bytes(catalogue.DefUcpEndpointAddress))
 		o.Label = d.String(catalogue.DefUcpEndpointName)
+	case catalogue.DefUctInterface:
+		o = fresh(Interface, u(catalogue.DefUctInterfaceObject))
+		o.Label = cmp.Or(d.String(catalogue.DefUctInterfaceTransport), "interface") + "/" + d.String(catalogue.DefUctInterfaceDevice)
+	case catalogue.DefUctEndpoint:
+		o = fresh(UCTEndpoint, u(catalogue.DefUctEndpointObject))
+		o.Worker, o.Label = u(catalogue.DefUctEndpointInterface), "interface"
+		if i := p.Objects[o.Worker]; i != nil && i.Kind == Interface {
+			o.Label = i.Label
+		}
+	case catalogue.DefUctEndpointOwner:
+		lane, owner := p.Objects[u(catalogue.DefUctEndpointOwnerEndpoint)], p.Objects[u(catalogue.DefUctEndpointOwnerOwner)]
+		if lane != nil && owner != nil && lane.Kind == UCTEndpoint && owner.Kind == Endpoint {
+			lane.Peer = owner.Peer
+		}
+	case catalogue.DefUctOff:
+		p.Off = append(p.Off, Off{"uct", strings.TrimSpace("UCX "+d.String(catalogue.DefUctOffVersion)) + ": " + d.String(catalogue.DefUctOffReason)})
 	case catalogue.DefVerbsDevice:
 		o = fresh(Device, u(catalogue.DefVerbsDeviceObject))
 		o.Label = d.String(catalogue.DefVerbsDeviceDevice)

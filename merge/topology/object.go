@@ -22,9 +22,11 @@ const (
 	CompletionQueue
 	Device
 	AddressHandle
+	Interface   // of UCT: a transport on a device
+	UCTEndpoint // an endpoint of an interface: a lane
 )
 
-var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah"}
+var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -50,8 +52,8 @@ type Object struct {
 	Kind           Kind
 	Layer          string
 	Created, Ended int64
-	Worker         uint32 // of an endpoint
-	Peer           Ref    // of an endpoint: the worker at the other side
+	Worker         uint32 // of an endpoint; of one of UCT its interface
+	Peer           Ref    // of an endpoint: the worker at the other side; of one of UCT that of the UCP endpoint that it is a lane of
 	Device         uint32
 	SendCQ, RecvCQ uint32
 	SharedQueue    uint32 // of a queue pair that takes its receives from one
@@ -60,7 +62,7 @@ type Object struct {
 	Blind          string // why the queue pair's data path is not seen
 	Connections    []Connection
 	Path           Path   // of an address handle
-	Label          string // socket address, device name
+	Label          string // socket address, device name, transport and device
 }
 
 // Carries tells whether operations may belong to the object.
@@ -135,9 +137,13 @@ type Process struct {
 	Objects  map[uint32]*Object
 	Carry    []*Object // those that carry operations, by Local
 	Resets   []Reset   // in order of time
+	Off      []Off
 	devices  map[uint32]*device
 	unknown  []*Object
 }
+
+// Off is a layer, or a part of one, that a process did not record though it was asked to.
+type Off struct{ Layer, Reason string }
 
 // Mix hashes two numbers into one (the finaliser of splitmix64 over a multiplied sum).
 func Mix(a, b uint64) uint64 {
@@ -167,9 +173,13 @@ func (p *Process) Object(id uint32, layer string) *Object {
 }
 
 func (p *Process) add(o *Object) {
-	o.Layer = "verbs"
-	if o.Kind == Worker || o.Kind == Endpoint {
+	switch o.Kind {
+	case Worker, Endpoint:
 		o.Layer = "ucp"
+	case Interface, UCTEndpoint:
+		o.Layer = "uct"
+	default:
+		o.Layer = "verbs"
 	}
 	p.Objects[o.ID] = o
 	if o.Carries() {
@@ -185,6 +195,10 @@ func (o *Object) Name() string {
 		return fmt.Sprintf("QP %#x", o.QPN)
 	case Endpoint:
 		return fmt.Sprintf("ep %d", o.ID)
+	case Interface:
+		return o.Label
+	case UCTEndpoint:
+		return fmt.Sprintf("%s ep %d", o.Label, o.ID)
 	case SharedQueue:
 		return fmt.Sprintf("SRQ %d", o.ID)
 	case CompletionQueue:

@@ -1,7 +1,7 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
 CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app
-COUNTERS := $(TB)/count-ucp.so $(TB)/count-verbs.so
+COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
 tests: $(CLIENTS) $(COUNTERS)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,9 @@ func (r *run) check(layers ...string) (*info, map[string]totals) {
 	i := r.info()
 	i.whole(r.t, r.spec.mode)
 	saw := map[string]totals{}
+	if r.spec.mode == "full" && slices.Contains(layers, "ucp") {
+		layers = append(layers, "uct") // full mode goes down to UCT
+	}
 	for _, layer := range layers {
 		truth := r.truth(layer)
 		saw[layer] = sum(truth)
@@ -112,6 +116,15 @@ func (r *run) check(layers ...string) (*info, map[string]totals) {
 				delete(v, "completion")
 			}
 			delete(saw[layer], "completion")
+		}
+		if layer == "uct" {
+			if got := i.Events.ByName["uct_flush"]; got != saw[layer]["flush"].Count {
+				r.t.Errorf("%d flushes of UCT, the counter saw %d", got, saw[layer]["flush"].Count)
+			}
+			for _, v := range truth {
+				delete(v, "flush")
+			}
+			delete(saw[layer], "flush")
 		}
 		equal(r.t, "operations of "+layer, i.layer(layer), saw[layer])
 		r.checkEvents(i, layer, saw[layer])

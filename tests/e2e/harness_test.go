@@ -91,7 +91,7 @@ func newRun(t *testing.T, s spec) *run {
 }
 
 func (r *run) counters() string {
-	list := built(r.t, "tests/count-ucp.so")
+	list := built(r.t, "tests/count-ucp.so") + ":" + built(r.t, "tests/count-uct.so")
 	if r.spec.hca {
 		list += ":" + built(r.t, "tests/count-verbs.so")
 	}

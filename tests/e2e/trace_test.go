@@ -65,7 +65,7 @@ func (r *run) checkTrace(i *info, saw map[string]totals) {
 	stats := r.written()
 	const instants = "('posted', 'completed', 'received')"
 	rows, err := tp.Query(trace, `
-		select 'slice ' || category || ' ' || name as k, count(*) as v from slice where category glob 'ucp*' or category glob 'verbs*' group by 1
+		select 'slice ' || category || ' ' || name as k, count(*) as v from slice where category glob 'uc[pt]*' or category glob 'verbs*' group by 1
 		union all select 'slices', count(*) from slice where name not in `+instants+`
 		union all select 'instants', count(*) from slice where name in `+instants+`
 		union all select 'arrows ' || i.name, count(*) from flow join slice i on i.id = flow.slice_in group by 1
@@ -97,8 +97,8 @@ func (r *run) checkTrace(i *info, saw map[string]totals) {
 		}
 	}
 	// Of these nobody counts but the account.
-	for name, event := range map[string]string{"empty polls": "verbs_empty_polls", "notify": "verbs_notify"} {
-		want["slice verbs "+name] = int64(i.Events.ByName[event])
+	for name, event := range map[string]string{"verbs empty polls": "verbs_empty_polls", "verbs notify": "verbs_notify", "uct flush": "uct_flush"} {
+		want["slice "+name] = int64(i.Events.ByName[event])
 	}
 	if int64(i.Unfinished) != stats.Unfinished {
 		r.t.Errorf("%d unfinished operations in the trace, the account has %d", stats.Unfinished, i.Unfinished)

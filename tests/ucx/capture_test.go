@@ -62,6 +62,7 @@ type process struct {
 	ends        map[uint64]bool
 	versions    []string
 	byID        map[uint64]*request // pending requests, by check
+	uct         uctProcess
 }
 
 func readProcess(path string) (*process, error) {
@@ -72,7 +73,7 @@ func readProcess(path string) (*process, error) {
 	defer f.Close()
 	cat := catalogue.Default
 	p := &process{header: f.Header(), live: f.Live(), totals: map[string]total{}, recorded: map[string]total{}, workers: map[uint64]uint64{},
-		addresses: map[uint64][][]byte{}, endpoints: map[uint64]*endpoint{}, ends: map[uint64]bool{}}
+		addresses: map[uint64][][]byte{}, endpoints: map[uint64]*endpoint{}, ends: map[uint64]bool{}, uct: newUCT()}
 	if problems := f.Problems(); len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
@@ -81,6 +82,8 @@ func readProcess(path string) (*process, error) {
 		switch {
 		case e == nil:
 			return fmt.Errorf("%s: aggregate of event %d", path, a.Event)
+		case e.Layer == "uct":
+			p.uct.count(e, a)
 		case e.Kind == catalogue.Completion:
 			p.completed.Count += a.Count
 			p.completed.Bytes += a.Bytes
@@ -97,6 +100,7 @@ func readProcess(path string) (*process, error) {
 		if d.Def == nil {
 			return fmt.Errorf("%s: definition %d", path, d.ID)
 		}
+		p.uct.define(d)
 		switch d.Def.Name {
 		case "ucp_worker":
 			p.workers[d.Uint(0)] = d.Uint(1)
@@ -148,9 +152,15 @@ func readProcess(path string) (*process, error) {
 				p.completions = append(p.completions, completion{object: ev.Fields[0], id: ev.Fields[1], bytes: ev.Fields[2], tag: ev.Fields[3],
 					err: int64(ev.Fields[4]), time: ev.Time, thread: ev.Thread, sequence: ev.Sequence})
 			case "call":
-				op := cat.Event(uint16(ev.Fields[1])).Operation
-				t := p.recorded[op]
-				p.recorded[op] = total{t.Count + ev.Fields[2], t.Bytes + ev.Fields[3]}
+				of := cat.Event(uint16(ev.Fields[1]))
+				recorded := p.recorded
+				if of.Layer == "uct" {
+					recorded = p.uct.recorded
+				}
+				t := recorded[of.Operation]
+				recorded[of.Operation] = total{t.Count + ev.Fields[2], t.Bytes + ev.Fields[3]}
+			case "uct_request", "uct_completion":
+				p.uct.event(e, &ev)
 			default:
 				return nil, fmt.Errorf("%s: event %s", path, e.Name)
 			}
@@ -194,11 +204,12 @@ func (p *process) check(t *testing.T) int {
 		t.Errorf("events add up to %v, tables say %v", p.recorded, p.totals)
 	}
 	p.byID = map[uint64]*request{}
+	parents := p.checkUCT(t)
 	complete := uint64(0)
 	for i := range p.requests {
 		r := &p.requests[i]
 		switch {
-		case r.status == pending && r.id == 0, r.status != pending && r.id != 0:
+		case r.status == pending && r.id == 0, r.status != pending && r.id != 0 && !parents[r.id]:
 			t.Errorf("request %+v", *r)
 		case r.status == pending:
 			if p.byID[r.id] != nil {

@@ -21,19 +21,39 @@ func compile(t *testing.T, cc string, args ...string) {
 	}
 }
 
-// edgeClient builds testdata/edge.c with the library that stands in for libucp. libs go before that library.
-func edgeClient(t *testing.T, gcc string, flags []string, libs ...string) string {
+// providerSources are the files of the provider.
+func providerSources(t *testing.T) []string {
 	t.Helper()
-	dir := t.TempDir()
-	compile(t, gcc, append(flags, "-O2", "-shared", "-fPIC", "-Wl,-soname,libucp.so.0", "-o", dir+"/libucp.so.0", "testdata/fake.c", "-lpthread")...)
-	client := dir + "/edge"
-	args := append(flags, "-O1", "-o", client, "testdata/edge.c")
-	args = append(args, libs...)
-	compile(t, gcc, append(args, dir+"/libucp.so.0", "-Wl,-rpath,"+dir, "-ldl", "-lpthread")...)
-	return client
+	files, err := filepath.Glob("../../preload/ucx*.c")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	return files
 }
 
-var scenarios = []string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "freed", "handles"}
+// edgeOf is a program of scenarios and the library that it stands in for.
+type edgeOf struct {
+	source, fake, library string
+	scenarios             []string
+}
+
+var edges = map[string]edgeOf{
+	"ucp": {"testdata/edge.c", "testdata/fake.c", "libucp.so.0",
+		[]string{"forms", "early", "nested", "full", "fork", "threads", "looked_up", "direct", "sizes", "freed", "handles"}},
+	"uct": {"testdata/uct_edge.c", "testdata/fake_uct.c", "libuct.so.0",
+		[]string{"forms", "early", "shared", "full", "closed", "nested", "general", "reopened", "many", "unknown", "fork", "threads"}},
+}
+
+// client builds the program with the library. libs go before that library.
+func (e edgeOf) client(t *testing.T, gcc string, flags []string, libs ...string) string {
+	t.Helper()
+	lib := filepath.Join(t.TempDir(), e.library)
+	compile(t, gcc, append(flags, "-O2", "-shared", "-fPIC", "-Wl,-soname,"+e.library, "-o", lib, e.fake, "-lpthread")...)
+	client := filepath.Dir(lib) + "/edge"
+	args := append(append(flags, "-O1", "-o", client, e.source), libs...)
+	compile(t, gcc, append(args, lib, "-Wl,-rpath,"+filepath.Dir(lib), "-ldl", "-lpthread")...)
+	return client
+}
 
 // edge runs a scenario of a client, the last word of its command line, in full mode and holds the captures to what it printed.
 func edge(t *testing.T, s *session, env []string, command ...string) []*process {
@@ -68,6 +88,7 @@ func edge(t *testing.T, s *session, env []string, command ...string) []*process 
 				got["failed"]++
 			}
 		}
+		p.uct.tell(got)
 		for _, e := range p.endpoints {
 			got["endpoints"]++
 			got["source_"+strconv.FormatUint(e.source, 10)]++
@@ -79,7 +100,8 @@ func edge(t *testing.T, s *session, env []string, command ...string) []*process 
 	got["outstanding"] = got["pending"] - got["completions"]
 	lines := 0
 	for sc := bufio.NewScanner(out); sc.Scan(); lines++ {
-		name, value, _ := strings.Cut(sc.Text(), " ")
+		at := max(strings.LastIndexByte(sc.Text(), ' '), 0)
+		name, value := sc.Text()[:at], strings.TrimPrefix(sc.Text()[at:], " ")
 		want, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
 			t.Fatalf("%q: %v", sc.Text(), err)
@@ -96,24 +118,28 @@ func edge(t *testing.T, s *session, env []string, command ...string) []*process 
 
 func TestEdges(t *testing.T) {
 	build(t)
-	client := edgeClient(t, "gcc", nil)
-	for _, scenario := range scenarios {
-		t.Run(scenario, func(t *testing.T) { edge(t, newSession(t, "full", false), nil, client, scenario) })
+	for level, e := range edges {
+		client := e.client(t, "gcc", nil)
+		for _, scenario := range e.scenarios {
+			t.Run(level+"-"+scenario, func(t *testing.T) { edge(t, newSession(t, "full", false), nil, client, scenario) })
+		}
 	}
 }
 
 // What the application sees is the same without us.
 func TestEdgesWithoutRecorder(t *testing.T) {
-	client := edgeClient(t, "gcc", nil)
-	for _, scenario := range scenarios {
-		if scenario == "direct" || scenario == "freed" { // what completes there, completes through us
-			continue
-		}
-		t.Run(scenario, func(t *testing.T) {
-			if out, err := exec.Command(client, scenario).CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+	for level, e := range edges {
+		client := e.client(t, "gcc", nil)
+		for _, scenario := range e.scenarios {
+			if scenario == "direct" || scenario == "freed" { // what completes there, completes through us
+				continue
 			}
-		})
+			t.Run(level+"-"+scenario, func(t *testing.T) {
+				if out, err := exec.Command(client, scenario).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			})
+		}
 	}
 }
 
@@ -130,24 +156,26 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
-			for _, f := range []string{"config", "crc", "file", "lookup", "object", "recorder", "ucx", "ucx_messages", "ucx_memory", "ucx_objects", "ucx_requests"} {
+			for _, f := range []string{"config", "crc", "file", "lookup", "object", "recorder"} {
 				args = append(args, "../../preload/"+f+".c")
 			}
-			compile(t, "gcc", append(args, "-lpthread", "-ldl")...)
+			compile(t, "gcc", append(append(args, providerSources(t)...), "-lpthread", "-ldl")...)
 			suppressions, err := filepath.Abs("testdata/tsan.supp")
 			if err != nil {
 				t.Fatal(err)
 			}
-			client := edgeClient(t, "gcc", flags, lib, "-Wl,-rpath,"+filepath.Dir(lib))
-			for _, scenario := range scenarios {
-				if scenario == "looked_up" || (name == "thread" && scenario == "fork") {
-					continue // the sanitizer's own dlsym is used; the thread sanitizer does not follow forks
+			for level, e := range edges {
+				client := e.client(t, "gcc", flags, lib, "-Wl,-rpath,"+filepath.Dir(lib))
+				for _, scenario := range e.scenarios {
+					if scenario == "looked_up" || (name == "thread" && scenario == "fork") {
+						continue // the sanitizer's own dlsym is used; the thread sanitizer does not follow forks
+					}
+					t.Run(level+"-"+scenario, func(t *testing.T) {
+						s := newSession(t, "full", false)
+						s.preload = nil
+						edge(t, s, []string{"TSAN_OPTIONS=halt_on_error=1 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"}, client, scenario)
+					})
 				}
-				t.Run(scenario, func(t *testing.T) {
-					s := newSession(t, "full", false)
-					s.preload = nil
-					edge(t, s, []string{"TSAN_OPTIONS=halt_on_error=1 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"}, client, scenario)
-				})
 			}
 		})
 	}
@@ -174,16 +202,18 @@ func TestEdgesOnAarch64(t *testing.T) {
 	}
 	lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 	headers := []string{"-idirafter", "/usr/include"} // those of UCX are the same for all machines
-	compile(t, "aarch64-linux-gnu-gcc", append(headers, "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic",
-		"-Wl,--version-script,../../preload/ucx.map", "-o", lib, "../../preload/ucx.c", "../../preload/ucx_messages.c", "../../preload/ucx_memory.c",
-		"../../preload/ucx_objects.c", "../../preload/ucx_requests.c", recorder, "-Wl,-rpath,"+filepath.Dir(recorder), "-ldl", "-lpthread")...)
-	client := edgeClient(t, "aarch64-linux-gnu-gcc", headers)
-	for _, scenario := range scenarios {
-		t.Run(scenario, func(t *testing.T) {
-			s := newSession(t, "full", false)
-			s.preload = nil
-			edge(t, s, nil, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-E", "LD_PRELOAD="+recorder+":"+lib, client, scenario)
-		})
+	args := append(headers, "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic",
+		"-Wl,--version-script,../../preload/ucx.map", "-o", lib)
+	compile(t, "aarch64-linux-gnu-gcc", append(append(args, providerSources(t)...), recorder, "-Wl,-rpath,"+filepath.Dir(recorder), "-ldl", "-lpthread")...)
+	for level, e := range edges {
+		client := e.client(t, "aarch64-linux-gnu-gcc", headers)
+		for _, scenario := range e.scenarios {
+			t.Run(level+"-"+scenario, func(t *testing.T) {
+				s := newSession(t, "full", false)
+				s.preload = nil
+				edge(t, s, nil, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-E", "LD_PRELOAD="+recorder+":"+lib, client, scenario)
+			})
+		}
 	}
 }
 
@@ -202,11 +232,11 @@ func TestExports(t *testing.T) {
 		t.Fatal(err)
 	}
 	hooks := 0
-	for _, part := range strings.Split(string(text), "X(ucp_")[1:] {
+	for _, part := range strings.Split(string(text), "X(uc")[1:] {
 		name, _, _ := strings.Cut(part, ")")
 		hooks++
-		if !exported["ucp_"+name] {
-			t.Errorf("ucp_%s is not exported", name)
+		if !exported["uc"+name] {
+			t.Errorf("uc%s is not exported", name)
 		}
 	}
 	if hooks != len(exported) || hooks < 40 {

@@ -33,6 +33,7 @@ type session struct {
 	dir     string
 	env     []string
 	preload []string
+	uct     bool // the level of UCT is recorded
 }
 
 // newSession records in the given mode, with the counting preload beside it where counting is set.
@@ -47,8 +48,9 @@ func newSession(t *testing.T, mode string, counting bool) *session {
 	if err := os.WriteFile(s.dir+"/config", []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	s.uct = mode == "full"
 	if counting {
-		s.preload = append(s.preload, b+"/tests/count-ucp.so")
+		s.preload = append(s.preload, b+"/tests/count-ucp.so", b+"/tests/count-uct.so")
 	}
 	s.env = []string{"SIGMATRACE_CONFIG=" + s.dir + "/config", "COUNT_OUT=" + s.dir + "/count", "UCX_NET_DEVICES=lo"}
 	return s
@@ -72,11 +74,11 @@ func finish(t *testing.T, c *exec.Cmd, err error) {
 	}
 }
 
-// counted sums what the counting preloads of all processes saw.
-func (s *session) counted(t *testing.T) map[string]total {
+// counted sums what the counting preloads of a layer saw in all processes.
+func (s *session) counted(t *testing.T, layer string) map[string]total {
 	t.Helper()
 	sum := map[string]total{}
-	files, err := filepath.Glob(s.dir + "/count.*")
+	files, err := filepath.Glob(s.dir + "/count." + layer + ".*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func (s *session) compare(t *testing.T, mode string) []*process {
 			}
 		}
 	}
-	want := s.counted(t)
+	want := s.counted(t, "ucp")
 	if len(want) == 0 {
 		t.Error("the counting preload saw nothing")
 	}
@@ -128,6 +130,7 @@ func (s *session) compare(t *testing.T, mode string) []*process {
 	if fmt.Sprint(events) != fmt.Sprint(want) {
 		t.Errorf("events: %v, expected: %v", events, want)
 	}
+	s.compareUCT(t, mode, all)
 	return all
 }
 

@@ -7,8 +7,13 @@ var statusNames = map[string][]string{
 		"remote operation error", "transport retry counter exceeded", "RNR retry counter exceeded", "local RDD violation",
 		"remote invalid RD request", "remote aborted", "invalid EE context number", "invalid EE context state", "fatal error",
 		"response timeout", "general error", "tag matching error", "tag matching rendezvous incomplete"},
-	"ucp": {"success", "no message", "no resource", "input/output error", "no memory", "invalid parameter", "unreachable",
-		"invalid address", "not implemented", "message truncated", "no progress", "buffer too small", "no such element",
-		"some connections failed", "no such device", "busy", "canceled", "shared memory error", "already exists", "out of range",
-		"timed out", "limit exceeded", "unsupported", "rejected", "not connected", "connection reset"},
+	"ucp": ucsStatuses,
+	"uct": ucsStatuses,
+}
+
+var ucsStatuses = []string{
+	"success", "no message", "no resource", "input/output error", "no memory", "invalid parameter", "unreachable",
+	"invalid address", "not implemented", "message truncated", "no progress", "buffer too small", "no such element",
+	"some connections failed", "no such device", "busy", "canceled", "shared memory error", "already exists", "out of range",
+	"timed out", "limit exceeded", "unsupported", "rejected", "not connected", "connection reset",
 }

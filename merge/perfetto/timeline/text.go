@@ -60,6 +60,7 @@ var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "request
 // shown by an argument of the operation itself ("").
 var renamed = map[string]map[string]string{
 	"ucp_request":       {"status": "result", "duration": "call_ticks"},
+	"uct_request":       {"status": "result", "duration": "call_ticks", "parent": "parent_request"},
 	"call":              {"operation": "", "requests": "", "peer": "remote_qpn", "duration": ""},
 	"verbs_empty_polls": {"count": "", "duration": ""},
 }
@@ -189,7 +190,7 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 		}
 		ft := fieldText{field: i, keepZero: keepsZero(e, f.Name)}
 		switch f.Type {
-		case catalogue.Uint:
+		case catalogue.Uint, catalogue.Parent:
 			ft.kind = Uint
 		case catalogue.Int:
 			ft.kind = Int
