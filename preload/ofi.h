@@ -45,6 +45,7 @@ int fi_fabric2(struct fi_info *info, struct fid_fabric **fabric, uint64_t flags,
         struct type copy;                                                                                                              \
         void *more[OFI_ROOM];                                                                                                          \
         struct type *real;                                                                                                             \
+        const void *left; /* what stood in the object when it was put back last: the copy, or another preload's */                    \
     }
 
 /* A hook in a table: where its entry is. */
@@ -57,16 +58,21 @@ struct ofi_hook {
 /* Fills copy with the table and our hooks, as far as the table goes and has entries of its own. false: it is not to be replaced. */
 bool ofi_copy(void *copy, size_t room, const void *table, const struct ofi_hook *hooks, unsigned n);
 
-/* Leads the pointer `place` of an object to the copy `slot` with hooks, or back to the original. Either may be done again at any time. */
+/* Leads the pointer `place` of an object to the copy `slot` with hooks, and back to the original for a while. Where another preload's table
+ * has taken the copy's place, that one leads here and is left alone, unless the provider has set a new table meanwhile. */
 #define OFI_PATCH(slot, place, hooks)                                                                                                  \
     do {                                                                                                                               \
-        if ((place) != &(slot).copy && ofi_copy(&(slot).copy, sizeof(slot).copy + sizeof(slot).more, place, hooks, sizeof(hooks) / sizeof *(hooks))) { \
+        if ((place) == (slot).real && (place))                                                                                         \
+            (place) = &(slot).copy;                                                                                                    \
+        else if ((place) != &(slot).copy && (place) != (slot).left &&                                                                  \
+                 ofi_copy(&(slot).copy, sizeof(slot).copy + sizeof(slot).more, place, hooks, sizeof(hooks) / sizeof *(hooks))) {       \
             (slot).real = (place);                                                                                                     \
             (place) = &(slot).copy;                                                                                                    \
         }                                                                                                                              \
     } while (0)
 #define OFI_RESTORE(slot, place)                                                                                                       \
     do {                                                                                                                               \
+        (slot).left = (place);                                                                                                         \
         if ((place) == &(slot).copy)                                                                                                   \
             (place) = (slot).real;                                                                                                     \
     } while (0)

@@ -62,6 +62,9 @@ var renamed = map[string]map[string]string{
 	"ucp_request":       {"status": "result", "duration": "call_ticks"},
 	"call":              {"operation": "", "requests": "", "peer": "remote_qpn", "duration": ""},
 	"verbs_empty_polls": {"count": "", "duration": ""},
+	"ofi_message":       {"duration": "call_ticks"},
+	"ofi_access":        {"duration": "call_ticks"},
+	"ofi_empty_polls":   {"count": "", "duration": ""},
 }
 
 // keepsZero says whether a zero in a field says something; other numbers are left out when zero.
@@ -70,7 +73,8 @@ func keepsZero(e *catalogue.Event, field string) bool {
 	case "wr_id":
 		return true
 	case "tag":
-		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send"
+		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send" ||
+			e.Operation == "tagged_send" || e.Operation == "tagged_recv"
 	}
 	return false
 }
@@ -151,6 +155,10 @@ func (p *Plan) makeTexts() {
 	p.text.statuses = map[string][]Sym{}
 	for _, layer := range slices.Sorted(maps.Keys(statusNames)) {
 		for _, n := range statusNames[layer] {
+			if n == "" {
+				p.text.statuses[layer] = append(p.text.statuses[layer], noSym)
+				continue
+			}
 			p.text.statuses[layer] = append(p.text.statuses[layer], sym(n))
 		}
 	}
