@@ -116,16 +116,19 @@ func (s *Source) endpoint(r topology.Ref) uint32 {
 
 // nameOf makes an object's name with its peer.
 func (in *inventory) nameOf(top *topology.Map, o *topology.Object) string {
-	name := o.Name()
+	name, by := o.Name(), ""
+	if o.Fabric != nil && o.Fabric.Provider != "" {
+		by = " (" + o.Fabric.Provider + ")"
+	}
 	peer := top.OnlyPeer(o)
 	if peer.Object == 0 {
-		return name
+		return name + by
 	}
 	p := in.processes[peer.Process]
 	if p.header.Rank >= 0 {
-		return fmt.Sprintf("%s -> rank %d", name, p.header.Rank)
+		return fmt.Sprintf("%s -> rank %d%s", name, p.header.Rank, by)
 	}
-	return fmt.Sprintf("%s -> %s pid %d", name, p.header.Hostname, p.header.Pid)
+	return fmt.Sprintf("%s -> %s pid %d%s", name, p.header.Hostname, p.header.Pid, by)
 }
 
 // cut divides the operations into partitions of about partitionOps, by the places where blocks begin, and lists each one's blocks.

@@ -18,7 +18,7 @@ $(B)/aarch64/libsigmatrace.so: $(PRELOAD_SRC) $(PRELOAD_HDR) preload/sigmatrace.
 	@mkdir -p $(@D)
 	$(AARCH64_CC) $(PRELOAD_CFLAGS) $(PRELOAD_LDFLAGS) -Wl,-soname,libsigmatrace.so -Wl,--version-script,preload/sigmatrace.map -o $@ $(PRELOAD_SRC) -ldl -lpthread
 
--include $(wildcard preload/ucx.mk preload/ibverbs.mk)
+-include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk)
 
 .PHONY: generate
 generate:

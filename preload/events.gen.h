@@ -37,6 +37,20 @@ enum st_event {
     ST_EV_UCT_FLUSH = 70,
     ST_EV_UCT_COMPLETION = 71,
     ST_EV_UCT_CALL = 72,
+    ST_EV_OFI_SEND = 80,
+    ST_EV_OFI_RECV = 81,
+    ST_EV_OFI_TAGGED_SEND = 82,
+    ST_EV_OFI_TAGGED_RECV = 83,
+    ST_EV_OFI_WRITE = 84,
+    ST_EV_OFI_READ = 85,
+    ST_EV_OFI_ATOMIC = 86,
+    ST_EV_OFI_PEEK = 87,
+    ST_EV_OFI_COMPLETION = 88,
+    ST_EV_OFI_ERROR = 89,
+    ST_EV_OFI_CALL = 90,
+    ST_EV_OFI_EMPTY_POLLS = 91,
+    ST_EV_OFI_COUNTER = 92,
+    ST_EV_OFI_CANCEL = 93,
 };
 
 enum st_definition_id {
@@ -62,10 +76,19 @@ enum st_definition_id {
     ST_DEF_UCT_ENDPOINT = 65,
     ST_DEF_UCT_ENDPOINT_OWNER = 66,
     ST_DEF_UCT_OFF = 67,
+    ST_DEF_OFI_ENDPOINT = 80,
+    ST_DEF_OFI_NAME = 81,
+    ST_DEF_OFI_PEER = 82,
+    ST_DEF_OFI_CQ = 83,
+    ST_DEF_OFI_COUNTER = 84,
+    ST_DEF_OFI_BIND = 85,
+    ST_DEF_OFI_MR = 86,
+    ST_DEF_OFI_VERSION = 87,
+    ST_DEF_OFI_BLIND = 88,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
-#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, }
+#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, [80] = 1, [81] = 2, [82] = 1, [83] = 2, [84] = 1, [85] = 1, [86] = 1, [87] = 1, [88] = 3, [89] = 3, }
 
 enum {
     ST_DOMAIN_TSC = 1,
@@ -84,6 +107,51 @@ enum {
     ST_MODE_AGGREGATE = 0,
     ST_MODE_SIMPLE = 1,
     ST_MODE_FULL = 2,
+};
+
+enum {
+    ST_OFI_API_PLAIN = 0,
+    ST_OFI_API_VECTOR = 1,
+    ST_OFI_API_MSG = 2,
+    ST_OFI_API_INJECT = 3,
+    ST_OFI_API_DATA = 4,
+    ST_OFI_API_INJECTDATA = 5,
+};
+
+enum {
+    ST_OFI_ATOMIC_FORM_NONE = 0,
+    ST_OFI_ATOMIC_FORM_WRITE = 1,
+    ST_OFI_ATOMIC_FORM_FETCH = 2,
+    ST_OFI_ATOMIC_FORM_COMPARE = 3,
+};
+
+enum {
+    ST_OFI_CLASS_ENDPOINT = 3,
+    ST_OFI_CLASS_SCALABLE = 4,
+    ST_OFI_CLASS_RECEIVE_CONTEXT = 5,
+    ST_OFI_CLASS_SHARED_RECEIVE_CONTEXT = 6,
+    ST_OFI_CLASS_TRANSMIT_CONTEXT = 7,
+};
+
+enum {
+    ST_OFI_COUNTER_KIND_COMPLETED = 0,
+    ST_OFI_COUNTER_KIND_FAILED = 1,
+    ST_OFI_COUNTER_KIND_SET = 2,
+    ST_OFI_COUNTER_KIND_ADDED = 3,
+};
+
+enum {
+    ST_OFI_ENDPOINT_TYPE_UNSPECIFIED = 0,
+    ST_OFI_ENDPOINT_TYPE_MSG = 1,
+    ST_OFI_ENDPOINT_TYPE_DATAGRAM = 2,
+    ST_OFI_ENDPOINT_TYPE_RDM = 3,
+};
+
+enum {
+    ST_OFI_RESULT_DONE = 0,
+    ST_OFI_RESULT_PENDING = 1,
+    ST_OFI_RESULT_IMPLICIT = 2,
+    ST_OFI_RESULT_COUNTED = 3,
 };
 
 enum {
@@ -606,6 +674,237 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
     st_record(t_, now_, event_, o_, &st_layout_uct_completion, v_);
 }
 
+static const struct st_layout st_layout_ofi_message = {
+    .fields = 12, .predicted = 11, .always = 0x800, .stride = 0x144, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 3,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t context, uint64_t tag, uint64_t ignore, uint64_t source, uint64_t data, uint64_t flags, uint64_t local_address, uint64_t result, uint64_t api, uint64_t duration)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)bytes ^ s_->next[1]) |
+                     ((uint64_t)context ^ s_->next[2]) |
+                     ((uint64_t)tag ^ s_->next[3]) |
+                     ((uint64_t)ignore ^ s_->next[4]) |
+                     ((uint64_t)source ^ s_->next[5]) |
+                     ((uint64_t)data ^ s_->next[6]) |
+                     ((uint64_t)flags ^ s_->next[7]) |
+                     ((uint64_t)local_address ^ s_->next[8]) |
+                     ((uint64_t)result ^ s_->next[9]) |
+                     ((uint64_t)api ^ s_->next[10]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[2] = context + s_->stride[2];
+        s_->next[6] = data + s_->stride[6];
+        s_->next[8] = local_address + s_->stride[8];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)context, (uint64_t)tag, (uint64_t)ignore, (uint64_t)source, (uint64_t)data, (uint64_t)flags, (uint64_t)local_address, (uint64_t)result, (uint64_t)api, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_message, v_);
+}
+
+static const struct st_layout st_layout_ofi_access = {
+    .fields = 14, .predicted = 13, .always = 0x2000, .stride = 0xac, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t context, uint64_t remote_address, uint64_t remote_key, uint64_t data, uint64_t flags, uint64_t local_address, uint64_t atomic, uint64_t datatype, uint64_t operator, uint64_t result, uint64_t api, uint64_t duration)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)bytes ^ s_->next[1]) |
+                     ((uint64_t)context ^ s_->next[2]) |
+                     ((uint64_t)remote_address ^ s_->next[3]) |
+                     ((uint64_t)remote_key ^ s_->next[4]) |
+                     ((uint64_t)data ^ s_->next[5]) |
+                     ((uint64_t)flags ^ s_->next[6]) |
+                     ((uint64_t)local_address ^ s_->next[7]) |
+                     ((uint64_t)atomic ^ s_->next[8]) |
+                     ((uint64_t)datatype ^ s_->next[9]) |
+                     ((uint64_t)operator ^ s_->next[10]) |
+                     ((uint64_t)result ^ s_->next[11]) |
+                     ((uint64_t)api ^ s_->next[12]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[2] = context + s_->stride[2];
+        s_->next[3] = remote_address + s_->stride[3];
+        s_->next[5] = data + s_->stride[5];
+        s_->next[7] = local_address + s_->stride[7];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)context, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)data, (uint64_t)flags, (uint64_t)local_address, (uint64_t)atomic, (uint64_t)datatype, (uint64_t)operator, (uint64_t)result, (uint64_t)api, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_access, v_);
+}
+
+static const struct st_layout st_layout_ofi_completion = {
+    .fields = 7, .predicted = 7, .always = 0x0, .stride = 0x12, .is_signed = 0x0, .raw = 0x0, .bytes = 3, .apart = 5,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, uint64_t flags, uint64_t bytes, uint64_t data, uint64_t tag, uint64_t source)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)context ^ s_->next[1]) |
+                     ((uint64_t)flags ^ s_->next[2]) |
+                     ((uint64_t)bytes ^ s_->next[3]) |
+                     ((uint64_t)data ^ s_->next[4]) |
+                     ((uint64_t)tag ^ s_->next[5]) |
+                     ((uint64_t)source ^ s_->next[6]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = context + s_->stride[1];
+        s_->next[4] = data + s_->stride[4];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)flags, (uint64_t)bytes, (uint64_t)data, (uint64_t)tag, (uint64_t)source};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_completion, v_);
+}
+
+static const struct st_layout st_layout_ofi_error = {
+    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x2, .is_signed = 0x100, .raw = 0x0, .bytes = 3, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, uint64_t flags, uint64_t bytes, uint64_t data, uint64_t tag, uint64_t overflow, uint64_t error, int64_t provider_error)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)context ^ s_->next[1]) |
+                     ((uint64_t)flags ^ s_->next[2]) |
+                     ((uint64_t)bytes ^ s_->next[3]) |
+                     ((uint64_t)data ^ s_->next[4]) |
+                     ((uint64_t)tag ^ s_->next[5]) |
+                     ((uint64_t)overflow ^ s_->next[6]) |
+                     ((uint64_t)error ^ s_->next[7]) |
+                     ((uint64_t)provider_error ^ s_->next[8]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = context + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)flags, (uint64_t)bytes, (uint64_t)data, (uint64_t)tag, (uint64_t)overflow, (uint64_t)error, (uint64_t)provider_error};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_error, v_);
+}
+
+static const struct st_layout st_layout_ofi_empty_polls = {
+    .fields = 3, .predicted = 2, .always = 0x4, .stride = 0x0, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t count, uint64_t duration)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)count ^ s_->next[1]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)count, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_empty_polls, v_);
+}
+
+static const struct st_layout st_layout_ofi_counter = {
+    .fields = 3, .predicted = 3, .always = 0x0, .stride = 0x2, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t value, uint64_t kind)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)value ^ s_->next[1]) |
+                     ((uint64_t)kind ^ s_->next[2]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = value + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)value, (uint64_t)kind};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_counter, v_);
+}
+
+static const struct st_layout st_layout_ofi_cancel = {
+    .fields = 3, .predicted = 3, .always = 0x0, .stride = 0x2, .is_signed = 0x4, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, int64_t status)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)context ^ s_->next[1]) |
+                     ((uint64_t)status ^ s_->next[2]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = context + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)status};
+    st_record(t_, now_, event_, o_, &st_layout_ofi_cancel, v_);
+}
+
 static inline void st_def_thread(uint64_t thread, uint64_t tid, const char *name)
 {
     struct st_definition d_ = st_define_begin(1, 46 + __builtin_strlen(name));
@@ -935,6 +1234,134 @@ static inline void st_def_uct_off(const char *version, const char *reason)
         return;
     uint8_t *p_ = d_.buffer + d_.used;
     p_ = st_bytes(p_, version, __builtin_strlen(version));
+    p_ = st_bytes(p_, reason, __builtin_strlen(reason));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_endpoint(uint64_t object, uint64_t parent, uint64_t class, uint64_t type, uint64_t address_format, uint64_t caps, uint64_t mode, uint64_t transmit_flags, uint64_t receive_flags, const char *provider, const char *fabric, const char *domain, uint64_t index)
+{
+    struct st_definition d_ = st_define_begin(80, 146 + __builtin_strlen(provider) + __builtin_strlen(fabric) + __builtin_strlen(domain));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, parent);
+    p_ = st_varint(p_, class);
+    p_ = st_varint(p_, type);
+    p_ = st_varint(p_, address_format);
+    p_ = st_varint(p_, caps);
+    p_ = st_varint(p_, mode);
+    p_ = st_varint(p_, transmit_flags);
+    p_ = st_varint(p_, receive_flags);
+    p_ = st_bytes(p_, provider, __builtin_strlen(provider));
+    p_ = st_bytes(p_, fabric, __builtin_strlen(fabric));
+    p_ = st_bytes(p_, domain, __builtin_strlen(domain));
+    p_ = st_varint(p_, index);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_name(uint64_t endpoint, const void *name, size_t name_size, const void *peer, size_t peer_size)
+{
+    struct st_definition d_ = st_define_begin(81, 46 + name_size + peer_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, endpoint);
+    p_ = st_bytes(p_, name, name_size);
+    p_ = st_bytes(p_, peer, peer_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_peer(uint64_t object, uint64_t endpoint, uint64_t address, uint64_t context, const void *name, size_t name_size)
+{
+    struct st_definition d_ = st_define_begin(82, 66 + name_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, endpoint);
+    p_ = st_varint(p_, address);
+    p_ = st_varint(p_, context);
+    p_ = st_bytes(p_, name, name_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_cq(uint64_t object, uint64_t format, uint64_t entries)
+{
+    struct st_definition d_ = st_define_begin(83, 46);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, format);
+    p_ = st_varint(p_, entries);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_counter(uint64_t object)
+{
+    struct st_definition d_ = st_define_begin(84, 26);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_bind(uint64_t endpoint, uint64_t object, uint64_t flags)
+{
+    struct st_definition d_ = st_define_begin(85, 46);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, endpoint);
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, flags);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_mr(uint64_t object, uint64_t address, uint64_t length, uint64_t segments, uint64_t access, uint64_t remote_key, uint64_t duration)
+{
+    struct st_definition d_ = st_define_begin(86, 86);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, address);
+    p_ = st_varint(p_, length);
+    p_ = st_varint(p_, segments);
+    p_ = st_varint(p_, access);
+    p_ = st_varint(p_, remote_key);
+    p_ = st_varint(p_, duration);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_version(uint64_t version)
+{
+    struct st_definition d_ = st_define_begin(87, 26);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, version);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_ofi_blind(uint64_t object, const char *reason)
+{
+    struct st_definition d_ = st_define_begin(88, 36 + __builtin_strlen(reason));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
     p_ = st_bytes(p_, reason, __builtin_strlen(reason));
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);

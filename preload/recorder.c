@@ -517,5 +517,8 @@ void st_polls_flush(struct st_thread *t, struct st_polls *run)
     run->count = 0;
     /* the queue may have ended, and its object be another's by now */
     struct st_object *o = run->queue->id == run->id ? run->queue : st_unknown;
-    st_rec_verbs_empty_polls(t, run->first, ST_EV_VERBS_EMPTY_POLLS, o, n, run->last - run->first);
+    if (o->kind == ST_KIND_OFI_CQ || o->kind == ST_KIND_OFI_COUNTER)
+        st_rec_ofi_empty_polls(t, run->first, ST_EV_OFI_EMPTY_POLLS, o, n, run->last - run->first);
+    else
+        st_rec_verbs_empty_polls(t, run->first, ST_EV_VERBS_EMPTY_POLLS, o, n, run->last - run->first);
 }

@@ -34,7 +34,7 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYER_UCT = 2, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
@@ -103,6 +103,7 @@ enum st_kind {
     ST_KIND_DEVICE, ST_KIND_PD, ST_KIND_MR, ST_KIND_CQ, ST_KIND_QP, ST_KIND_SRQ, ST_KIND_AH,
     ST_KIND_QPN, /* second name of a queue pair: key = context's object id << 24 | qpn */
     ST_KIND_UCT_INTERFACE = 20, ST_KIND_UCT_ENDPOINT,
+    ST_KIND_OFI_ENDPOINT = 30, ST_KIND_OFI_PEER, ST_KIND_OFI_CQ, ST_KIND_OFI_COUNTER, ST_KIND_OFI_MR,
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));

@@ -9,6 +9,7 @@ type Provider struct {
 // Providers is the table of known providers, in the order in which they are preloaded: the layer nearest the application first.
 var Providers = []Provider{
 	{"ucx", "UCP calls of UCX: tag, stream, put, get, atomic, active message, flush; in full mode the UCT operations below them"},
+	{"libfabric", "libfabric: messages, tagged messages, remote memory access and atomics of endpoints, and completions"},
 	{"ibverbs", "libibverbs: devices, queue pairs, posted requests and completions"},
 }
 

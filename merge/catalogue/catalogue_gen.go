@@ -36,6 +36,20 @@ const (
 	EventUctFlush        = 70
 	EventUctCompletion   = 71
 	EventUctCall         = 72
+	EventOfiSend         = 80
+	EventOfiRecv         = 81
+	EventOfiTaggedSend   = 82
+	EventOfiTaggedRecv   = 83
+	EventOfiWrite        = 84
+	EventOfiRead         = 85
+	EventOfiAtomic       = 86
+	EventOfiPeek         = 87
+	EventOfiCompletion   = 88
+	EventOfiError        = 89
+	EventOfiCall         = 90
+	EventOfiEmptyPolls   = 91
+	EventOfiCounter      = 92
+	EventOfiCancel       = 93
 )
 
 // Definition ids.
@@ -62,6 +76,15 @@ const (
 	DefUctEndpoint      = 65
 	DefUctEndpointOwner = 66
 	DefUctOff           = 67
+	DefOfiEndpoint      = 80
+	DefOfiName          = 81
+	DefOfiPeer          = 82
+	DefOfiCq            = 83
+	DefOfiCounter       = 84
+	DefOfiBind          = 85
+	DefOfiMr            = 86
+	DefOfiVersion       = 87
+	DefOfiBlind         = 88
 )
 
 // Indices of the fields of each layout and definition.
@@ -164,6 +187,57 @@ const (
 	UctCompletionEndpoint          = 0
 	UctCompletionRequest           = 1
 	UctCompletionError             = 2
+	OfiMessageEndpoint             = 0
+	OfiMessageBytes                = 1
+	OfiMessageContext              = 2
+	OfiMessageTag                  = 3
+	OfiMessageIgnore               = 4
+	OfiMessageSource               = 5
+	OfiMessageData                 = 6
+	OfiMessageFlags                = 7
+	OfiMessageLocalAddress         = 8
+	OfiMessageResult               = 9
+	OfiMessageApi                  = 10
+	OfiMessageDuration             = 11
+	OfiAccessEndpoint              = 0
+	OfiAccessBytes                 = 1
+	OfiAccessContext               = 2
+	OfiAccessRemoteAddress         = 3
+	OfiAccessRemoteKey             = 4
+	OfiAccessData                  = 5
+	OfiAccessFlags                 = 6
+	OfiAccessLocalAddress          = 7
+	OfiAccessAtomic                = 8
+	OfiAccessDatatype              = 9
+	OfiAccessOperator              = 10
+	OfiAccessResult                = 11
+	OfiAccessApi                   = 12
+	OfiAccessDuration              = 13
+	OfiCompletionCompletionQueue   = 0
+	OfiCompletionContext           = 1
+	OfiCompletionFlags             = 2
+	OfiCompletionBytes             = 3
+	OfiCompletionData              = 4
+	OfiCompletionTag               = 5
+	OfiCompletionSource            = 6
+	OfiErrorCompletionQueue        = 0
+	OfiErrorContext                = 1
+	OfiErrorFlags                  = 2
+	OfiErrorBytes                  = 3
+	OfiErrorData                   = 4
+	OfiErrorTag                    = 5
+	OfiErrorOverflow               = 6
+	OfiErrorError                  = 7
+	OfiErrorProviderError          = 8
+	OfiEmptyPollsCompletionQueue   = 0
+	OfiEmptyPollsCount             = 1
+	OfiEmptyPollsDuration          = 2
+	OfiCounterCounter              = 0
+	OfiCounterValue                = 1
+	OfiCounterKind                 = 2
+	OfiCancelEndpoint              = 0
+	OfiCancelContext               = 1
+	OfiCancelStatus                = 2
 	DefThreadThread                = 0
 	DefThreadTid                   = 1
 	DefThreadName                  = 2
@@ -278,6 +352,44 @@ const (
 	DefUctEndpointOwnerOwner       = 1
 	DefUctOffVersion               = 0
 	DefUctOffReason                = 1
+	DefOfiEndpointObject           = 0
+	DefOfiEndpointParent           = 1
+	DefOfiEndpointClass            = 2
+	DefOfiEndpointType             = 3
+	DefOfiEndpointAddressFormat    = 4
+	DefOfiEndpointCaps             = 5
+	DefOfiEndpointMode             = 6
+	DefOfiEndpointTransmitFlags    = 7
+	DefOfiEndpointReceiveFlags     = 8
+	DefOfiEndpointProvider         = 9
+	DefOfiEndpointFabric           = 10
+	DefOfiEndpointDomain           = 11
+	DefOfiEndpointIndex            = 12
+	DefOfiNameEndpoint             = 0
+	DefOfiNameName                 = 1
+	DefOfiNamePeer                 = 2
+	DefOfiPeerObject               = 0
+	DefOfiPeerEndpoint             = 1
+	DefOfiPeerAddress              = 2
+	DefOfiPeerContext              = 3
+	DefOfiPeerName                 = 4
+	DefOfiCqObject                 = 0
+	DefOfiCqFormat                 = 1
+	DefOfiCqEntries                = 2
+	DefOfiCounterObject            = 0
+	DefOfiBindEndpoint             = 0
+	DefOfiBindObject               = 1
+	DefOfiBindFlags                = 2
+	DefOfiMrObject                 = 0
+	DefOfiMrAddress                = 1
+	DefOfiMrLength                 = 2
+	DefOfiMrSegments               = 3
+	DefOfiMrAccess                 = 4
+	DefOfiMrRemoteKey              = 5
+	DefOfiMrDuration               = 6
+	DefOfiVersionVersion           = 0
+	DefOfiBlindObject              = 0
+	DefOfiBlindReason              = 1
 )
 
 // Values of the enumerations.
@@ -292,6 +404,33 @@ const (
 	ModeAggregate                      = 0
 	ModeSimple                         = 1
 	ModeFull                           = 2
+	OfiApiPlain                        = 0
+	OfiApiVector                       = 1
+	OfiApiMsg                          = 2
+	OfiApiInject                       = 3
+	OfiApiData                         = 4
+	OfiApiInjectdata                   = 5
+	OfiAtomicFormNone                  = 0
+	OfiAtomicFormWrite                 = 1
+	OfiAtomicFormFetch                 = 2
+	OfiAtomicFormCompare               = 3
+	OfiClassEndpoint                   = 3
+	OfiClassScalable                   = 4
+	OfiClassReceiveContext             = 5
+	OfiClassSharedReceiveContext       = 6
+	OfiClassTransmitContext            = 7
+	OfiCounterKindCompleted            = 0
+	OfiCounterKindFailed               = 1
+	OfiCounterKindSet                  = 2
+	OfiCounterKindAdded                = 3
+	OfiEndpointTypeUnspecified         = 0
+	OfiEndpointTypeMsg                 = 1
+	OfiEndpointTypeDatagram            = 2
+	OfiEndpointTypeRdm                 = 3
+	OfiResultDone                      = 0
+	OfiResultPending                   = 1
+	OfiResultImplicit                  = 2
+	OfiResultCounted                   = 3
 	UcpApiBlocking                     = 0
 	UcpApiNb                           = 1
 	UcpApiNbx                          = 2
@@ -478,6 +617,71 @@ var layouts = []*Layout{
 		{"request", 0, "", 1, "request id"},
 		{"error", 1, "", 0, "ucs_status_t: 0 or a negative error"},
 	}),
+	NewLayout("ofi_message", []Field{
+		{"endpoint", 5, "", 0, "the endpoint's way to a peer (ofi_peer); for receives and on connected endpoints the endpoint"},
+		{"bytes", 2, "", 0, "payload passed; for receives room posted"},
+		{"context", 3, "", 1, "operation context; comes back in the completion"},
+		{"tag", 4, "", 0, ""},
+		{"ignore", 4, "", 0, "tag bits that a receive ignores"},
+		{"source", 5, "", 0, "peer that a directed receive is limited to; 0 any"},
+		{"data", 4, "", 1, "remote completion queue data"},
+		{"flags", 4, "", 0, "flags of a msg form, else the endpoint's default flags (FI_* bits)"},
+		{"local_address", 3, "", 1, "caller's first buffer"},
+		{"result", 6, "ofi_result", 0, ""},
+		{"api", 6, "ofi_api", 0, "form of the call"},
+		{"duration", 8, "", 2, "time inside the call"},
+	}),
+	NewLayout("ofi_access", []Field{
+		{"endpoint", 5, "", 0, "the endpoint's way to a peer (ofi_peer); on connected endpoints the endpoint"},
+		{"bytes", 2, "", 0, "payload passed; for atomics the size of the operands"},
+		{"context", 3, "", 1, "operation context; comes back in the completion"},
+		{"remote_address", 3, "", 1, "first remote address or offset"},
+		{"remote_key", 4, "", 0, "first remote key, hashed"},
+		{"data", 4, "", 1, "remote completion queue data"},
+		{"flags", 4, "", 0, "flags of a msg form, else the endpoint's default flags (FI_* bits)"},
+		{"local_address", 3, "", 1, "caller's first buffer"},
+		{"atomic", 6, "ofi_atomic_form", 0, "kind of atomic"},
+		{"datatype", 0, "", 0, "enum fi_datatype of an atomic"},
+		{"operator", 0, "", 0, "enum fi_op of an atomic"},
+		{"result", 6, "ofi_result", 0, ""},
+		{"api", 6, "ofi_api", 0, "form of the call"},
+		{"duration", 8, "", 2, "time inside the call"},
+	}),
+	NewLayout("ofi_completion", []Field{
+		{"completion_queue", 5, "", 0, ""},
+		{"context", 3, "", 1, "context of the request"},
+		{"flags", 4, "", 0, "kind of the completed operation (FI_* bits)"},
+		{"bytes", 2, "", 0, "length, where it is a receive's"},
+		{"data", 4, "", 1, "remote completion queue data, where flagged"},
+		{"tag", 4, "", 0, "sender's tag, of tagged receives"},
+		{"source", 4, "", 0, "fi_addr_t of the sender plus 1, where the call told it"},
+	}),
+	NewLayout("ofi_error", []Field{
+		{"completion_queue", 5, "", 0, ""},
+		{"context", 3, "", 1, "context of the request"},
+		{"flags", 4, "", 0, "kind of the failed operation (FI_* bits)"},
+		{"bytes", 2, "", 0, "length, where it is a receive's"},
+		{"data", 4, "", 0, ""},
+		{"tag", 4, "", 0, ""},
+		{"overflow", 0, "", 0, "bytes that found no room"},
+		{"error", 0, "", 0, "FI_E... number"},
+		{"provider_error", 1, "", 0, "the provider's own number"},
+	}),
+	NewLayout("ofi_empty_polls", []Field{
+		{"completion_queue", 5, "", 0, "completion queue or counter"},
+		{"count", 0, "", 0, ""},
+		{"duration", 8, "", 2, "from the first to the last empty look; the record's time is the first"},
+	}),
+	NewLayout("ofi_counter", []Field{
+		{"counter", 5, "", 0, ""},
+		{"value", 0, "", 1, ""},
+		{"kind", 6, "ofi_counter_kind", 0, ""},
+	}),
+	NewLayout("ofi_cancel", []Field{
+		{"endpoint", 5, "", 0, ""},
+		{"context", 3, "", 1, ""},
+		{"status", 1, "", 0, "0 or a negative FI_E... number"},
+	}),
 }
 
 // Default is the committed catalogue.
@@ -485,6 +689,7 @@ var Default = (&Catalogue{Version: 1,
 	Layers: []Layer{
 		{"ucp", []string{"put", "get", "tag_send", "tag_recv", "stream_send", "am_send", "atomic", "flush"}, []string{"tag_recv"}},
 		{"uct", []string{"put", "get", "am_send", "tag_send", "tag_recv", "atomic"}, []string{"tag_recv"}},
+		{"ofi", []string{"send", "recv", "tagged_send", "tagged_recv", "write", "read", "atomic"}, []string{"recv", "tagged_recv"}},
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
 	},
 	Layouts: layouts,
@@ -521,6 +726,20 @@ var Default = (&Catalogue{Version: 1,
 		{70, "uct_flush", "ucx", "uct", "", 6, layouts[11], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
 		{71, "uct_completion", "ucx", "uct", "", 2, layouts[12], []string{"full"}, ""},
 		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[13], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[13], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[13], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[13], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[14], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[14], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[14], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[13], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[15], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[16], []string{"full"}, ""},
+		{90, "ofi_call", "libfabric", "ofi", "", 3, layouts[2], []string{"simple"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[17], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[18], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[19], []string{"full"}, ""},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -681,11 +900,73 @@ var Default = (&Catalogue{Version: 1,
 			{"version", 12, "", 0, "of UCX; empty where it is not known"},
 			{"reason", 12, "", 0, ""},
 		}, "UCT is not recorded in this process, or not from here on, though the profile asks for it."},
+		{80, "ofi_endpoint", []Field{
+			{"object", 5, "", 0, ""},
+			{"parent", 5, "", 0, "scalable endpoint of a context; else 0"},
+			{"class", 6, "ofi_class", 0, ""},
+			{"type", 6, "ofi_endpoint_type", 0, ""},
+			{"address_format", 0, "", 0, "FI_SOCKADDR..., of names and peers"},
+			{"caps", 4, "", 0, "capabilities (FI_* bits)"},
+			{"mode", 4, "", 0, "mode bits"},
+			{"transmit_flags", 4, "", 0, "default flags of transmits"},
+			{"receive_flags", 4, "", 0, "default flags of receives"},
+			{"provider", 12, "", 0, ""},
+			{"fabric", 12, "", 0, ""},
+			{"domain", 12, "", 0, ""},
+			{"index", 0, "", 0, "of a context, within its scalable endpoint"},
+		}, ""},
+		{81, "ofi_name", []Field{
+			{"endpoint", 5, "", 0, ""},
+			{"name", 11, "", 2, ""},
+			{"peer", 11, "", 2, ""},
+		}, "An endpoint's own name, as peers insert it into their address vectors; and, of a connected endpoint, that of the other side."},
+		{82, "ofi_peer", []Field{
+			{"object", 5, "", 0, ""},
+			{"endpoint", 5, "", 0, ""},
+			{"address", 4, "", 0, "fi_addr_t"},
+			{"context", 0, "", 0, "receive context of a scalable endpoint that the address names"},
+			{"name", 11, "", 2, "what the address vector holds for it; empty where it does not tell"},
+		}, "An endpoint's way to one address of its address vector, made when it is first used."},
+		{83, "ofi_cq", []Field{
+			{"object", 5, "", 0, ""},
+			{"format", 0, "", 0, "enum fi_cq_format"},
+			{"entries", 0, "", 0, ""},
+		}, ""},
+		{84, "ofi_counter", []Field{
+			{"object", 5, "", 0, ""},
+		}, ""},
+		{85, "ofi_bind", []Field{
+			{"endpoint", 5, "", 0, ""},
+			{"object", 5, "", 0, ""},
+			{"flags", 4, "", 0, ""},
+		}, "An endpoint's completions go to a queue or counter, or its receives come from a shared context; flags as fi_ep_bind's."},
+		{86, "ofi_mr", []Field{
+			{"object", 5, "", 0, ""},
+			{"address", 3, "", 0, "first segment"},
+			{"length", 2, "", 0, "all segments"},
+			{"segments", 0, "", 0, ""},
+			{"access", 4, "", 0, "FI_* bits"},
+			{"remote_key", 4, "", 0, "hashed"},
+			{"duration", 8, "", 2, ""},
+		}, ""},
+		{87, "ofi_version", []Field{
+			{"version", 0, "", 0, "of the library: major << 16 | minor"},
+		}, ""},
+		{88, "ofi_blind", []Field{
+			{"object", 5, "", 0, "0: it has no object of its own"},
+			{"reason", 12, "", 0, ""},
+		}, "An object whose function table could not be replaced: its operations are not in the trace."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
 		"link_layer":          {"ethernet": 2, "infiniband": 1, "unspecified": 0},
 		"mode":                {"aggregate": 0, "full": 2, "simple": 1},
+		"ofi_api":             {"data": 4, "inject": 3, "injectdata": 5, "msg": 2, "plain": 0, "vector": 1},
+		"ofi_atomic_form":     {"compare": 3, "fetch": 2, "none": 0, "write": 1},
+		"ofi_class":           {"endpoint": 3, "receive_context": 5, "scalable": 4, "shared_receive_context": 6, "transmit_context": 7},
+		"ofi_counter_kind":    {"added": 3, "completed": 0, "failed": 1, "set": 2},
+		"ofi_endpoint_type":   {"datagram": 2, "msg": 1, "rdm": 3, "unspecified": 0},
+		"ofi_result":          {"counted": 3, "done": 0, "implicit": 2, "pending": 1},
 		"ucp_api":             {"blocking": 0, "nb": 1, "nbi": 4, "nbr": 3, "nbx": 2, "post": 5},
 		"ucp_endpoint_source": {"connection_request": 3, "socket_address": 2, "unknown": 0, "worker_address": 1},
 		"ucp_result":          {"done": 0, "implicit": 2, "pending": 1, "untracked": 3},

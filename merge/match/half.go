@@ -39,6 +39,7 @@ type Half struct {
 	Flow       uint64 // of a send: the flow's number if it is matched
 	Bytes      uint64
 	Tag        uint64 // of a tagged receive
+	Source     uint64 // identity of the sending endpoint, where the side knows it; else 0
 	Post, Done int64
 	Process    uint32
 	Object     uint32 // endpoint, queue pair or worker that the message went through
@@ -52,8 +53,11 @@ type Half struct {
 // TimeOrder makes an Order of a time.
 func TimeOrder(ns int64) uint64 { return uint64(ns) ^ 1<<63 }
 
+// UnknownBytes is the length of a receive whose completion did not tell it.
+const UnknownBytes = ^uint64(0)
+
 // halfBytes is the size of an encoded Half.
-const halfBytes = 80
+const halfBytes = 88
 
 // Put encodes h.
 func (h *Half) Put(b []byte) {
@@ -71,6 +75,7 @@ func (h *Half) Put(b []byte) {
 	le.PutUint16(b[68:], uint16(h.Flags))
 	b[70], b[71] = byte(h.Side), byte(h.Rule)|h.Layer<<4
 	le.PutUint64(b[72:], h.Tag)
+	le.PutUint64(b[80:], h.Source)
 }
 
 // Get decodes h.
@@ -81,6 +86,7 @@ func (h *Half) Get(b []byte) {
 		Post: int64(le.Uint64(b[40:])), Done: int64(le.Uint64(b[48:])),
 		Process: le.Uint32(b[56:]), Object: le.Uint32(b[60:]), Thread: le.Uint32(b[64:]), Flags: ops.Flag(le.Uint16(b[68:])),
 		Side: Side(b[70]), Rule: Rule(b[71] & 15), Layer: b[71] >> 4, Tag: le.Uint64(b[72:]),
+		Source: le.Uint64(b[80:]),
 	}
 }
 

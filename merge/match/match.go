@@ -96,6 +96,7 @@ type group struct {
 	from, split, to int64
 	first           Half
 	sources         bool // several endpoints send on it
+	directed        bool // a receive on it knows its source
 	lost            bool // a process of it lost records
 }
 
@@ -110,6 +111,7 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 			g.split = scan.Index() + 1
 			g.sources = g.sources || h.Process != g.first.Process || h.Object != g.first.Object
 		}
+		g.directed = g.directed || (h.Side == Receive && h.Source != 0)
 		if h.Process != process {
 			process = h.Process
 			g.lost = g.lost || m.known.Lossy(process)
@@ -130,6 +132,9 @@ func (m *matcher) join(g *group) error {
 	if m.found == nil {
 		m.found = &Found{Unmatched: map[string]int64{}}
 		m.summary.Layers[g.first.Layer] = m.found
+	}
+	if g.sources && g.directed && g.to-g.from <= maxBySource {
+		return m.joinBySource(g)
 	}
 	var flags ops.Flag
 	if g.first.Rule != Equal && (g.sources || g.lost || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
@@ -191,7 +196,7 @@ func (m *matcher) pair(s, r *Half, flags ops.Flag) error {
 		return nil
 	}
 	flags |= (s.Flags | r.Flags) & ops.Ambiguous
-	if (s.Bytes != r.Bytes && r.Flags&ops.Failed == 0) || (r.Rule == Rank && m.known.Displaced(r)) {
+	if (s.Bytes != r.Bytes && r.Bytes != UnknownBytes && r.Flags&ops.Failed == 0) || (r.Rule == Rank && m.known.Displaced(r)) {
 		flags |= ops.Ambiguous // they may not be one message
 	}
 	m.found.Matched++

@@ -34,6 +34,7 @@ const (
 	ucp   = "ucp"
 	uct   = "uct"
 	verbs = "verbs"
+	ofi   = "ofi"
 )
 
 // Pairer is the state of one process.
@@ -54,6 +55,7 @@ type Pairer struct {
 	slab      slab
 	ends      endHeap          // immediate requests, by the time they end
 	requests  map[uint64]int32 // pending UCP and UCT requests by id
+	fabric    fabric
 	early     map[uint64]early // completions of those that came before their request's record
 	flushing  []*state         // endpoints and workers that had requests for a flush to complete, in order of the first
 	resets    []topology.Reset // still to come
@@ -71,7 +73,7 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 	return &Pairer{
 		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, lossy: lossy,
-		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, resets: p.Resets,
+		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets,
 	}
 }
 
@@ -107,6 +109,16 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.verbsCompletion(ev)
 	case "verbs_empty_polls":
 		p.polls(ev, ev.Fields[catalogue.VerbsEmptyPollsCount], ev.Fields[catalogue.VerbsEmptyPollsDuration])
+	case "ofi_message", "ofi_access":
+		p.ofiRequest(ev, e)
+	case "ofi_completion":
+		p.ofiCompletion(ev)
+	case "ofi_error":
+		p.ofiError(ev)
+	case "ofi_counter":
+		p.ofiCounter(ev)
+	case "ofi_empty_polls":
+		p.polls(ev, ev.Fields[catalogue.OfiEmptyPollsCount], ev.Fields[catalogue.OfiEmptyPollsDuration])
 	case "verbs_notify":
 		p.polls(ev, 1, 0)
 	}
@@ -158,7 +170,8 @@ func (p *Pairer) popEnd() {
 	p.complete(end.entry, end.done, 0, 0)
 }
 
-// reset ends all requests of a queue that was destroyed or reset. A closed UCP endpoint still completes what it had.
+// reset ends all requests of a queue that was destroyed or reset. A closed UCP endpoint still completes what it had; what an endpoint of
+// libfabric had is in its completion queue.
 func (p *Pairer) reset(r topology.Reset) {
 	s := p.states[key{r.Object, verbs}]
 	if s == nil || s.outstanding == 0 || (s.object.Kind != topology.QueuePair && s.object.Kind != topology.SharedQueue) {
@@ -182,10 +195,10 @@ func (p *Pairer) call(ev *capture.Event, layer string) {
 
 func (p *Pairer) polls(ev *capture.Event, count, ticks uint64) {
 	flag := ops.PollRecord
-	if ev.ID == catalogue.EventVerbsNotify {
+	if ev.ID == catalogue.EventVerbsNotify || ev.ID == catalogue.EventOfiCounter {
 		flag = ops.Immediate
 	}
-	p.local(ev, verbs, flag, count, ticks, 0)
+	p.local(ev, p.catalogue.Event(ev.ID).Layer, flag, count, ticks, 0)
 }
 
 // local makes an operation that is whole in one record.

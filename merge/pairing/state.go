@@ -29,6 +29,10 @@ type entry struct {
 	tag       uint64 // of the sender
 	tagKnown  bool
 	via       *topology.Object // the queue pair that filled a receive
+
+	bytesUnknown bool   // of a receive: its completion did not tell
+	source       uint64 // identity of the sending endpoint, where the completion told it
+	lastPart     int64  // when the last message went into a buffer that receives several
 }
 
 // state is what is known of one object.

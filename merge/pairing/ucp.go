@@ -150,6 +150,9 @@ type OpenReceive struct {
 
 // halfOf describes a two-sided operation for matching, or tells why it cannot have a partner.
 func (p *Pairer) halfOf(e *entry) (match.Half, string) {
+	if p.catalogue.Event(e.op.Event).Layer == ofi {
+		return p.ofiHalf(e)
+	}
 	switch {
 	case e.op.Event == catalogue.EventUcpTagRecv && e.op.Status == truncated:
 	case e.op.Flags&ops.Failed != 0:

@@ -12,11 +12,15 @@ import (
 // layers makes the writer of each layer's operations.
 var layers = map[string]func(*encoder) layerWriter{
 	"ucp":   newLayerWriter[ucpRow],
+	"uct":   newLayerWriter[uctRow],
+	"ofi":   newLayerWriter[ofiRow],
 	"verbs": newLayerWriter[verbsRow],
 }
 
 var rowTypes = map[string]reflect.Type{
 	"ucp":   reflect.TypeFor[ucpRow](),
+	"uct":   reflect.TypeFor[uctRow](),
+	"ofi":   reflect.TypeFor[ofiRow](),
 	"verbs": reflect.TypeFor[verbsRow](),
 }
 
@@ -33,7 +37,7 @@ type ucpFields struct {
 	LocalAddress  *uint64 `parquet:"local_address,optional" doc:"caller's buffer"`
 	RemoteAddress *uint64 `parquet:"remote_address,optional" doc:"remote address of put, get and atomic"`
 	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"remote key handle of the caller's process"`
-	Request       *uint64 `parquet:"request,optional" doc:"request id, unique among outstanding requests of the process; 0 when complete on return"`
+	Request       *uint64 `parquet:"request,optional" doc:"request id, unique among outstanding requests of the process; 0 when complete on return, unless a UCT operation names it as its parent"`
 	Result        *string `parquet:"result,optional,dict" doc:"done: complete on return; pending: a completion follows; implicit: completed by a later flush"`
 	Api           *string `parquet:"api,optional,dict" doc:"form of the call"`
 	CallNs        *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
@@ -62,6 +66,126 @@ func (r *ucpRow) fill(e *encoder, op *ops.Op) {
 		r.PostedBytes = &f[catalogue.CallBytes]
 		r.RemoteQpn = &f[catalogue.CallPeer]
 		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	}
+}
+
+type uctRow struct {
+	operation
+	uctFields
+}
+
+// uctFields are the fields of the layer's records; null where a record has none.
+type uctFields struct {
+	PostedBytes      *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
+	Form             *string `parquet:"form,optional,dict" doc:""`
+	Id               *uint64 `parquet:"id,optional" doc:"active message id, tag, or operation of an atomic (uct_atomic_op_t; cswap has none)"`
+	LocalAddress     *uint64 `parquet:"local_address,optional" doc:"buffer, or the first of a list; 0 where a callback packs the data"`
+	RemoteAddress    *uint64 `parquet:"remote_address,optional" doc:"remote address of put, get and atomic"`
+	RemoteKey        *uint64 `parquet:"remote_key,optional" doc:"remote key, hashed"`
+	Request          *uint64 `parquet:"request,optional" doc:"request id, unique among outstanding requests of the process; 0 where no completion follows"`
+	UctRequestStatus *string `parquet:"uct_request_status,optional,dict" doc:"implicit: completed by a later flush"`
+	Parent           *uint64 `parquet:"parent,optional" doc:"request id of the UCP call that the operation was made in; 0 where progress made it"`
+	CallNs           *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
+	RemoteQpn        *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
+	ownCallNs        int64
+}
+
+func (r *uctRow) common() *operation { return &r.operation }
+
+func (r *uctRow) fill(e *encoder, op *ops.Op) {
+	r.uctFields = uctFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutUctRequest:
+		r.PostedBytes = &f[catalogue.UctRequestBytes]
+		r.Form = e.text[textUctForm].of(f[catalogue.UctRequestForm])
+		r.Id = &f[catalogue.UctRequestId]
+		r.LocalAddress = &f[catalogue.UctRequestLocalAddress]
+		r.RemoteAddress = &f[catalogue.UctRequestRemoteAddress]
+		r.RemoteKey = &f[catalogue.UctRequestRemoteKey]
+		r.Request = &f[catalogue.UctRequestRequest]
+		r.UctRequestStatus = e.text[textUcpResult].of(f[catalogue.UctRequestStatus])
+		r.Parent = &f[catalogue.UctRequestParent]
+		r.CallNs = e.nanoseconds(op, f[catalogue.UctRequestDuration], &r.ownCallNs)
+	case layoutCall:
+		r.PostedBytes = &f[catalogue.CallBytes]
+		r.RemoteQpn = &f[catalogue.CallPeer]
+		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	}
+}
+
+type ofiRow struct {
+	operation
+	ofiFields
+}
+
+// ofiFields are the fields of the layer's records; null where a record has none.
+type ofiFields struct {
+	PostedBytes    *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
+	Context        *uint64 `parquet:"context,optional" doc:"operation context; comes back in the completion"`
+	Tag            *uint64 `parquet:"tag,optional" doc:""`
+	Ignore         *uint64 `parquet:"ignore,optional" doc:"tag bits that a receive ignores"`
+	Source         *uint64 `parquet:"source,optional" doc:"number of the object in its process"`
+	Data           *uint64 `parquet:"data,optional" doc:"remote completion queue data"`
+	Flags          *uint64 `parquet:"flags,optional" doc:"flags of a msg form, else the endpoint's default flags (FI_* bits)"`
+	LocalAddress   *uint64 `parquet:"local_address,optional" doc:"caller's first buffer"`
+	Result         *string `parquet:"result,optional,dict" doc:""`
+	Api            *string `parquet:"api,optional,dict" doc:"form of the call"`
+	CallNs         *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
+	RemoteAddress  *uint64 `parquet:"remote_address,optional" doc:"first remote address or offset"`
+	RemoteKey      *uint64 `parquet:"remote_key,optional" doc:"first remote key, hashed"`
+	Atomic         *string `parquet:"atomic,optional,dict" doc:"kind of atomic"`
+	Datatype       *uint64 `parquet:"datatype,optional" doc:"enum fi_datatype of an atomic"`
+	Operator       *uint64 `parquet:"operator,optional" doc:"enum fi_op of an atomic"`
+	RemoteQpn      *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
+	Count          *uint64 `parquet:"count,optional" doc:""`
+	Value          *uint64 `parquet:"value,optional" doc:""`
+	OfiCounterKind *string `parquet:"ofi_counter_kind,optional,dict" doc:""`
+	ownCallNs      int64
+}
+
+func (r *ofiRow) common() *operation { return &r.operation }
+
+func (r *ofiRow) fill(e *encoder, op *ops.Op) {
+	r.ofiFields = ofiFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutOfiMessage:
+		r.PostedBytes = &f[catalogue.OfiMessageBytes]
+		r.Context = &f[catalogue.OfiMessageContext]
+		r.Tag = &f[catalogue.OfiMessageTag]
+		r.Ignore = &f[catalogue.OfiMessageIgnore]
+		r.Source = &f[catalogue.OfiMessageSource]
+		r.Data = &f[catalogue.OfiMessageData]
+		r.Flags = &f[catalogue.OfiMessageFlags]
+		r.LocalAddress = &f[catalogue.OfiMessageLocalAddress]
+		r.Result = e.text[textOfiResult].of(f[catalogue.OfiMessageResult])
+		r.Api = e.text[textOfiApi].of(f[catalogue.OfiMessageApi])
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiMessageDuration], &r.ownCallNs)
+	case layoutOfiAccess:
+		r.PostedBytes = &f[catalogue.OfiAccessBytes]
+		r.Context = &f[catalogue.OfiAccessContext]
+		r.RemoteAddress = &f[catalogue.OfiAccessRemoteAddress]
+		r.RemoteKey = &f[catalogue.OfiAccessRemoteKey]
+		r.Data = &f[catalogue.OfiAccessData]
+		r.Flags = &f[catalogue.OfiAccessFlags]
+		r.LocalAddress = &f[catalogue.OfiAccessLocalAddress]
+		r.Atomic = e.text[textOfiAtomicForm].of(f[catalogue.OfiAccessAtomic])
+		r.Datatype = &f[catalogue.OfiAccessDatatype]
+		r.Operator = &f[catalogue.OfiAccessOperator]
+		r.Result = e.text[textOfiResult].of(f[catalogue.OfiAccessResult])
+		r.Api = e.text[textOfiApi].of(f[catalogue.OfiAccessApi])
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiAccessDuration], &r.ownCallNs)
+	case layoutCall:
+		r.PostedBytes = &f[catalogue.CallBytes]
+		r.RemoteQpn = &f[catalogue.CallPeer]
+		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	case layoutOfiEmptyPolls:
+		r.Count = &f[catalogue.OfiEmptyPollsCount]
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiEmptyPollsDuration], &r.ownCallNs)
+	case layoutOfiCounter:
+		r.Value = &f[catalogue.OfiCounterValue]
+		r.OfiCounterKind = e.text[textOfiCounterKind].of(f[catalogue.OfiCounterKind])
 	}
 }
 
@@ -157,6 +281,11 @@ const (
 	layoutNone uint8 = iota
 	layoutUcpRequest
 	layoutCall
+	layoutUctRequest
+	layoutOfiMessage
+	layoutOfiAccess
+	layoutOfiEmptyPolls
+	layoutOfiCounter
 	layoutVerbsRequest
 	layoutVerbsReceive
 	layoutVerbsAtomic
@@ -168,6 +297,11 @@ const (
 var layoutNumbers = map[string]uint8{
 	"ucp_request":       layoutUcpRequest,
 	"call":              layoutCall,
+	"uct_request":       layoutUctRequest,
+	"ofi_message":       layoutOfiMessage,
+	"ofi_access":        layoutOfiAccess,
+	"ofi_empty_polls":   layoutOfiEmptyPolls,
+	"ofi_counter":       layoutOfiCounter,
 	"verbs_request":     layoutVerbsRequest,
 	"verbs_receive":     layoutVerbsReceive,
 	"verbs_atomic":      layoutVerbsAtomic,
@@ -180,6 +314,11 @@ var layoutNumbers = map[string]uint8{
 const (
 	textUcpResult = iota
 	textUcpApi
+	textUctForm
+	textOfiResult
+	textOfiApi
+	textOfiAtomicForm
+	textOfiCounterKind
 	textVerbsOpcode
 	textVerbsSendFlags
 )
@@ -187,6 +326,11 @@ const (
 var enumerations = []enumeration{
 	{"ucp_result", false},
 	{"ucp_api", false},
+	{"uct_form", false},
+	{"ofi_result", false},
+	{"ofi_api", false},
+	{"ofi_atomic_form", false},
+	{"ofi_counter_kind", false},
 	{"verbs_opcode", false},
 	{"verbs_send_flags", true},
 }

@@ -36,6 +36,7 @@ func Connect(processes []*Process) *Map {
 			}
 		}
 	}
+	m.connectFabric()
 	return m
 }
 
@@ -194,7 +195,7 @@ func (m *Map) Datagram(process uint32, handle, number uint32, ns int64) Ref {
 // Peer returns the object at the other side of an object at a time, as far as it is the same for all its operations then.
 func (m *Map) Peer(o *Object, ns int64) Ref {
 	switch {
-	case o.Kind == Endpoint || o.Kind == UCTEndpoint:
+	case o.Kind == Endpoint || o.Kind == UCTEndpoint || o.Fabric != nil:
 		return o.Peer
 	case len(o.Connections) > 0:
 		return o.Connections[o.At(ns)].Peer
@@ -204,7 +205,7 @@ func (m *Map) Peer(o *Object, ns int64) Ref {
 
 // OnlyPeer returns the peer of all of an object's operations; none where it had several in turn or none is known.
 func (m *Map) OnlyPeer(o *Object) Ref {
-	if o.Kind == Endpoint || o.Kind == UCTEndpoint {
+	if o.Kind == Endpoint || o.Kind == UCTEndpoint || o.Fabric != nil {
 		return o.Peer
 	}
 	var only Ref

@@ -143,7 +143,7 @@ func hash(b []byte) uint64 {
 
 // Load reads a process's objects. With an error, what could be read is there.
 func Load(index uint32, f *capture.File, c *catalogue.Catalogue, ck *clock.Clock, addresses *Addresses) (*Process, error) {
-	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}}
+	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}, ways: map[way]*Object{}}
 	err := f.Definitions(c, func(d *capture.Definition) error {
 		p.define(d, addresses)
 		return nil
@@ -211,6 +211,9 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil {
 			q.Blind = d.String(catalogue.DefVerbsBlindReason)
 		}
+	}
+	if o == nil {
+		o = p.defineFabric(d, now)
 	}
 	if o != nil && o.ID != 0 && p.Objects[o.ID] == nil {
 		p.add(o)

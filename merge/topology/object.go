@@ -1,5 +1,6 @@
 // Package topology knows the objects that processes communicate through, and which object of which process is at the other side:
-// connected queue pairs by number and GID or LID, datagrams by address handle and number, UCP endpoints by their peer's worker address.
+// connected queue pairs by number and GID or LID, datagrams by address handle and number, UCP endpoints by their peer's worker address,
+// libfabric endpoints by their names.
 package topology
 
 import (
@@ -22,11 +23,16 @@ const (
 	CompletionQueue
 	Device
 	AddressHandle
-	Interface   // of UCT: a transport on a device
-	UCTEndpoint // an endpoint of an interface: a lane
+	Interface      // of UCT: a transport on a device
+	UCTEndpoint    // an endpoint of an interface: a lane
+	FabricEndpoint // libfabric: an endpoint or context
+	FabricPeer     // its way to one address
+	FabricQueue
+	FabricCounter
 )
 
-var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint"}
+var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint",
+	"fi_ep", "fi_peer", "fi_cq", "fi_cntr"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -63,6 +69,7 @@ type Object struct {
 	Connections    []Connection
 	Path           Path   // of an address handle
 	Label          string // socket address, device name, transport and device
+	Fabric         *Fabric
 }
 
 // Carries tells whether operations may belong to the object.
@@ -139,6 +146,7 @@ type Process struct {
 	Resets   []Reset   // in order of time
 	Off      []Off
 	devices  map[uint32]*device
+	ways     map[way]*Object // libfabric: ways of endpoints to addresses, the last of each
 	unknown  []*Object
 }
 
@@ -173,13 +181,14 @@ func (p *Process) Object(id uint32, layer string) *Object {
 }
 
 func (p *Process) add(o *Object) {
+	o.Layer = "verbs"
 	switch o.Kind {
 	case Worker, Endpoint:
 		o.Layer = "ucp"
 	case Interface, UCTEndpoint:
 		o.Layer = "uct"
-	default:
-		o.Layer = "verbs"
+	case FabricEndpoint, FabricPeer, FabricQueue, FabricCounter:
+		o.Layer = "ofi"
 	}
 	p.Objects[o.ID] = o
 	if o.Carries() {
@@ -201,8 +210,12 @@ func (o *Object) Name() string {
 		return fmt.Sprintf("%s ep %d", o.Label, o.ID)
 	case SharedQueue:
 		return fmt.Sprintf("SRQ %d", o.ID)
-	case CompletionQueue:
+	case CompletionQueue, FabricQueue:
 		return fmt.Sprintf("CQ %d", o.ID)
+	case FabricEndpoint, FabricPeer:
+		return fmt.Sprintf("fi ep %d", o.ID)
+	case FabricCounter:
+		return fmt.Sprintf("counter %d", o.ID)
 	case Unknown:
 		if o.ID == 0 {
 			return "unknown object"

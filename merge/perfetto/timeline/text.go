@@ -63,6 +63,9 @@ var renamed = map[string]map[string]string{
 	"uct_request":       {"status": "result", "duration": "call_ticks", "parent": "parent_request"},
 	"call":              {"operation": "", "requests": "", "peer": "remote_qpn", "duration": ""},
 	"verbs_empty_polls": {"count": "", "duration": ""},
+	"ofi_message":       {"duration": "call_ticks"},
+	"ofi_access":        {"duration": "call_ticks"},
+	"ofi_empty_polls":   {"count": "", "duration": ""},
 }
 
 // keepsZero says whether a zero in a field says something; other numbers are left out when zero.
@@ -71,7 +74,8 @@ func keepsZero(e *catalogue.Event, field string) bool {
 	case "wr_id":
 		return true
 	case "tag":
-		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send"
+		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send" ||
+			e.Operation == "tagged_send" || e.Operation == "tagged_recv"
 	}
 	return false
 }
@@ -152,6 +156,10 @@ func (p *Plan) makeTexts() {
 	p.text.statuses = map[string][]Sym{}
 	for _, layer := range slices.Sorted(maps.Keys(statusNames)) {
 		for _, n := range statusNames[layer] {
+			if n == "" {
+				p.text.statuses[layer] = append(p.text.statuses[layer], noSym)
+				continue
+			}
 			p.text.statuses[layer] = append(p.text.statuses[layer], sym(n))
 		}
 	}

@@ -198,7 +198,7 @@ func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
 			name += fmt.Sprintf(" (%d)", seen[name])
 		}
 		// A completion queue holds polls, which count nothing.
-		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq"}
+		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr"}
 		p.endpoints[e] = d
 		p.shownOnes = append(p.shownOnes, e)
 		p.tracks += d.lanes
