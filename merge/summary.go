@@ -14,6 +14,10 @@ import (
 // summaryIncomplete is how many incomplete processes a summary names.
 const summaryIncomplete = 5
 
+// SplitHint is what to do about a trace that left something out.
+const SplitHint = "`sigmatrace export --split auto RUN` writes all of it in pieces that a browser opens, --from and --to a part of it; " +
+	"`--split 1` writes it whole, for `trace_processor server http FILE`, to which ui.perfetto.dev connects"
+
 // Summary writes what matters of the account in a few lines.
 func (i *Info) Summary(w io.Writer) {
 	line := func(format string, args ...any) { fmt.Fprintf(w, "sigmatrace: "+format+"\n", args...) }
@@ -88,6 +92,7 @@ func (i *Info) Summary(w io.Writer) {
 	for _, x := range i.Exports {
 		if x.Rule != "" {
 			line("%s: %s", x.File, x.Rule)
+			line("hint: %s", SplitHint)
 		}
 	}
 	for _, n := range i.Clock.Nodes {
@@ -142,6 +147,9 @@ func (i *Info) layerLine(layer string) string {
 	}
 	return "layer " + layer + ": " + strings.Join(parts, ", ")
 }
+
+// Size writes a number of bytes, not less than 0, with a binary unit.
+func Size(n int64) string { return size(uint64(n)) }
 
 // size writes a number of bytes with a binary unit.
 func size(n uint64) string {

@@ -22,13 +22,19 @@ func (i *Info) facts() []timeline.Fact {
 	return append(facts, timeline.Fact{Name: "events_lost", Number: int64(i.Lost.Events)})
 }
 
+// account is what exports say of how complete the run is.
+func (m *Merged) account() parquet.Account {
+	i := m.info
+	return parquet.Account{Exact: i.Exact,
+		Summary: parquet.Summary{Complete: i.Complete(), RanksExpected: i.Ranks.Expected, RanksComplete: i.Ranks.Complete, EventsLost: i.Lost.Events}}
+}
+
 func writeParquet(ctx context.Context, m *Merged, dir string, o ExportOptions) (*Exported, error) {
 	options := m.timelineOptions(o)
 	options.Workers = max(1, min(options.Workers, int(max(m.opts.Memory, MinMemory)/2/parquet.WorkerBytes)))
-	index, err := parquet.Write(ctx, dir, m, parquet.Account{
-		Complete: m.info.Complete(), RanksExpected: m.info.Ranks.Expected, RanksComplete: m.info.Ranks.Complete, EventsLost: m.info.Lost.Events,
-		Exact: m.info.Exact, Traffic: m.traffic(o.Layers),
-	}, options)
+	account := m.account()
+	account.Traffic = m.traffic(o.Layers)
+	index, err := parquet.Write(ctx, dir, m, account, options)
 	if err != nil {
 		return nil, err
 	}

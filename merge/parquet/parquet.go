@@ -56,17 +56,12 @@ type File struct {
 
 // Index says what an export holds.
 type Index struct {
-	Version int    `json:"version"`
-	Format  string `json:"format"`
-	Run     string `json:"run"`
-	Rows    int64  `json:"rows"` // operations
-	Account struct {
-		Complete      bool   `json:"complete"`
-		RanksExpected *int   `json:"ranks_expected"`
-		RanksComplete int    `json:"ranks_complete"`
-		EventsLost    uint64 `json:"events_lost"`
-	} `json:"account"`
-	Files []File `json:"files"`
+	Version int     `json:"version"`
+	Format  string  `json:"format"`
+	Run     string  `json:"run"`
+	Rows    int64   `json:"rows"` // operations
+	Account Summary `json:"account"`
+	Files   []File  `json:"files"`
 
 	Filtered int64 `json:"filtered"` // operations of other layers, times and ranks than were asked for
 }
@@ -87,9 +82,7 @@ func Write(ctx context.Context, dir string, src ops.Source, account Account, o O
 	if err != nil {
 		return nil, err
 	}
-	index := &Index{Version: SchemaVersion, Format: "sigmatrace parquet", Run: p.Run.Name, Files: []File{}}
-	a := &index.Account
-	a.Complete, a.RanksExpected, a.RanksComplete, a.EventsLost = account.Complete, account.RanksExpected, account.RanksComplete, account.EventsLost
+	index := &Index{Version: SchemaVersion, Format: "sigmatrace parquet", Run: p.Run.Name, Account: account.Summary, Files: []File{}}
 	partitions := p.Run.Partitions
 	each := min(max((partitions+maxFiles-1)/maxFiles, 1), maxPartitions)
 	parts := make([]part, (partitions+each-1)/each)

@@ -158,7 +158,7 @@ func TestEveryOperationIsARow(t *testing.T) {
 func TestSmallTables(t *testing.T) {
 	src := made(timelinetest.Config{Seed: 5, Ranks: 3, Messages: 50, Partitions: 2})
 	expect, four := 4, uint32(4)
-	dir, _ := write(t, src, parquet.Account{Complete: true, RanksExpected: &expect, RanksComplete: 3, EventsLost: 17, Exact: true,
+	dir, _ := write(t, src, parquet.Account{Summary: parquet.Summary{Complete: true, RanksExpected: &expect, RanksComplete: 3, EventsLost: 17}, Exact: true,
 		Traffic: []parquet.Traffic{{Layer: "ucp", Operation: "put", Side: "initiator", SourceEndpoint: &four, Count: 3, Bytes: 1 << 40}}}, parquet.Options{})
 	table := func(name string, rows int) map[string][]any {
 		x := parquettest.Read(t, filepath.Join(dir, name+".parquet"))

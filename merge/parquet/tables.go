@@ -9,14 +9,19 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 )
 
+// Summary says how complete a run is, in the index of an export.
+type Summary struct {
+	Complete      bool   `json:"complete"`       // every rank and nothing lost
+	RanksExpected *int   `json:"ranks_expected"` // nil where not known
+	RanksComplete int    `json:"ranks_complete"`
+	EventsLost    uint64 `json:"events_lost"`
+}
+
 // Account says how complete and exact a run is, and what its aggregate tables counted.
 type Account struct {
-	Complete      bool // every rank and nothing lost
-	RanksExpected *int // nil where not known
-	RanksComplete int
-	EventsLost    uint64
-	Exact         bool // every call is in Traffic; else it is a lower bound
-	Traffic       []Traffic
+	Summary
+	Exact   bool // every call is in Traffic; else it is a lower bound
+	Traffic []Traffic
 }
 
 // Run is the row of run.parquet.

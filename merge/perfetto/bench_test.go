@@ -3,21 +3,11 @@ package perfetto_test
 import (
 	"context"
 	"io"
-	"syscall"
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge/perfetto"
 	"github.com/sigmatrace/sigmatrace/merge/perfetto/timeline/timelinetest"
 )
-
-// cpu is the processor time of this process in seconds: on a busy machine it says more than the time that passed.
-func cpu() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
-}
 
 // Rates are per operation of the run; bytes per slice or instant of the trace.
 func BenchmarkWrite(b *testing.B) {
@@ -28,7 +18,7 @@ func BenchmarkWrite(b *testing.B) {
 	}{{"j1", perfetto.Options{Workers: 1}}, {"j2", perfetto.Options{Workers: 2}}, {"j1/limit100k", perfetto.Options{Workers: 1, MaxSlices: 100_000}}} {
 		b.Run(c.name, func(b *testing.B) {
 			var s *perfetto.Stats
-			before := cpu()
+			before := timelinetest.CPU()
 			for b.Loop() {
 				var err error
 				if s, err = perfetto.Write(context.Background(), io.Discard, src, c.Options); err != nil {
@@ -37,7 +27,7 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			done := float64(src.Info.Operations) * float64(b.N) / 1e6
 			b.ReportMetric(done/b.Elapsed().Seconds(), "Mop/s")
-			b.ReportMetric(done/(cpu()-before), "Mop/cpu-s")
+			b.ReportMetric(done/(timelinetest.CPU()-before), "Mop/cpu-s")
 			b.ReportMetric(float64(s.Bytes)/float64(s.Slices+s.Instants), "B/slice")
 		})
 	}

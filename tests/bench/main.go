@@ -42,6 +42,7 @@ var groups = []struct {
 	{"hooks", hooks},
 	{"bytes", bytesPerEvent},
 	{"merge", merging},
+	{"export", exporting},
 }
 
 func main() {
