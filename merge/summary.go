@@ -119,7 +119,7 @@ func (i *Info) layerLine(layer string) string {
 		}
 		for _, o := range l.Operations {
 			if c := i.Operations[layer][o]; c.Count > 0 && !slices.Contains(l.Targets, o) {
-				parts = append(parts, fmt.Sprintf("%d %s (%s)", c.Count, o, size(c.Bytes)))
+				parts = append(parts, fmt.Sprintf("%d %s (%s)", c.Count, o, Size(c.Bytes)))
 			}
 		}
 	}
@@ -129,8 +129,8 @@ func (i *Info) layerLine(layer string) string {
 	return "layer " + layer + ": " + strings.Join(parts, ", ")
 }
 
-// size writes a number of bytes with a binary unit.
-func size(n uint64) string {
+// Size writes a number of bytes with a binary unit.
+func Size(n uint64) string {
 	if n < 10<<10 {
 		return fmt.Sprintf("%d B", n)
 	}
