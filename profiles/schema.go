@@ -48,7 +48,7 @@ var Keys = []Key{
 	{Name: "record.budget", Kind: Size, Default: "268435456", Min: 1 << 20,
 		Doc: "Most bytes that one process may write. Recording stops there, the job goes on, and the loss is counted."},
 	{Name: "record.scratch", Kind: Path, Default: "",
-		Doc: "Existing directory, best node-local, in which captures are written during the run; those of the launcher's host are moved to the run directory afterwards. Empty: the run directory."},
+		Doc: "Existing directory, best node-local, in which captures are written during the run; moved to the run directory afterwards, from all nodes of a Slurm allocation. Empty: the run directory."},
 	{Name: "record.chunk", Kind: Size, Default: "65536", Min: 16 << 10, Max: 1 << 20, Power2: true,
 		Doc: "Size of a thread's chunk, the unit of writing."},
 	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},
