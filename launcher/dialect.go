@@ -50,6 +50,8 @@ type dialect struct {
 	ranks func(*command) int
 	// nodes returns the most hosts that the ranks may be on, 0 where it cannot be told.
 	nodes func(*command) int
+	// elsewhere: even a single host need not be this one, the batch system chooses it.
+	elsewhere bool
 	// programs returns the programs that will run as ranks, as far as the command line shows them.
 	programs func(*command) []string
 	// inject returns the command line and environment that hand the injection to the ranks. It has no side effects.

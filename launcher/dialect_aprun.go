@@ -8,11 +8,12 @@ import (
 // aprun is that of Cray's ALPS, and of PALS, which has one for scripts that were written for ALPS. Variables go to the ranks by
 // -e NAME=VALUE in each context.
 var aprun = dialect{
-	name:     "aprun",
-	matches:  func(_ context.Context, c *command) bool { return c.called("aprun") },
-	ranks:    aprunRanks,
-	nodes:    aprunNodes,
-	programs: func(c *command) []string { return executables(aprunSyntax.contexts(c.argv)) },
+	name:      "aprun",
+	matches:   func(_ context.Context, c *command) bool { return c.called("aprun") },
+	ranks:     aprunRanks,
+	nodes:     aprunNodes,
+	elsewhere: true,
+	programs:  func(c *command) []string { return executables(aprunSyntax.contexts(c.argv)) },
 	inject: func(c *command, in *injection) (*plan, error) {
 		return aprunSyntax.environmentOption(c, in, "-e", "environment-override"), nil
 	},

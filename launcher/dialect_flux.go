@@ -19,10 +19,11 @@ var flux = dialect{
 		_, _, is := fluxRun(c.argv)
 		return is && c.called("flux")
 	},
-	ranks:    fluxRanks,
-	nodes:    fluxNodes,
-	programs: fluxPrograms,
-	inject:   injectFlux,
+	ranks:     fluxRanks,
+	nodes:     fluxNodes,
+	elsewhere: true,
+	programs:  fluxPrograms,
+	inject:    injectFlux,
 }
 
 var fluxSyntax = syntax{

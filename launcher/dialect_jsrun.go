@@ -7,11 +7,12 @@ import (
 
 // jsrun is that of IBM's Job Step Manager. Variables go to the ranks by -E NAME=VALUE in each context.
 var jsrun = dialect{
-	name:     "jsrun",
-	matches:  func(_ context.Context, c *command) bool { return c.called("jsrun") },
-	ranks:    jsrunRanks,
-	nodes:    jsrunNodes,
-	programs: func(c *command) []string { return executables(jsrunSyntax.contexts(c.argv)) },
+	name:      "jsrun",
+	matches:   func(_ context.Context, c *command) bool { return c.called("jsrun") },
+	ranks:     jsrunRanks,
+	nodes:     jsrunNodes,
+	elsewhere: true,
+	programs:  func(c *command) []string { return executables(jsrunSyntax.contexts(c.argv)) },
 	inject: func(c *command, in *injection) (*plan, error) {
 		return jsrunSyntax.environmentOption(c, in, "-E", "env"), nil
 	},

@@ -13,12 +13,13 @@ import (
 // srun(1): with ALL the caller's variables take precedence over explicit ones, so LD_PRELOAD leaves srun's own environment and its
 // value goes into the explicit one; NONE cannot be combined and becomes the plain list of our variables.
 var srun = dialect{
-	name:     "srun",
-	matches:  func(_ context.Context, c *command) bool { return filepath.Base(c.argv[0]) == "srun" },
-	ranks:    srunRanks,
-	nodes:    srunNodes,
-	programs: srunPrograms,
-	inject:   injectSrun,
+	name:      "srun",
+	matches:   func(_ context.Context, c *command) bool { return filepath.Base(c.argv[0]) == "srun" },
+	ranks:     srunRanks,
+	nodes:     srunNodes,
+	elsewhere: true,
+	programs:  srunPrograms,
+	inject:    injectSrun,
 }
 
 const (

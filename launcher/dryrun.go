@@ -17,11 +17,11 @@ func (s *session) printDryRun(w io.Writer) error {
 	}
 	dir := filepath.Join(base, name)
 	config := filepath.Join(dir, "profile.resolved")
-	flat, p, err := s.prepare(dir, config)
+	p, err := s.prepare(dir, config)
 	if err != nil {
 		return err
 	}
-	text, err := flat.Bytes()
+	text, err := p.flat.Bytes()
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,11 @@ func (s *session) printDryRun(w io.Writer) error {
 	for line := range bytes.Lines(text) {
 		fmt.Fprintf(w, "#   %s", line)
 	}
-	return printCommand(w, s.cmd, p)
+	if line := p.line(s.profile.Text("record.back_end")); line != "" {
+		fmt.Fprintf(w, "# %s\n", line)
+	}
+	s.printEstimate(w, s.bases(base))
+	return printCommand(w, s.cmd, p.plan)
 }
 
 // printCommand prints the command with the variables that differ from the present environment.

@@ -18,6 +18,7 @@ func commands() []*cli.Command {
 	return []*cli.Command{
 		dumpCommand(),
 		launchCommand(),
+		collectCommand(),
 		mergeCommand(),
 		exportCommand(),
 		infoCommand(),

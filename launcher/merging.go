@@ -29,8 +29,8 @@ type mergeOptions struct {
 var merger func(context.Context, *rundir.Dir, mergeOptions) (mergeInfo, error)
 
 // mergeRun merges, prints the summary and the paths to open, and returns whether the trace is complete. SIGINT and SIGTERM end the
-// merge; the captures stay.
-func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir) bool {
+// merge; the captures stay, as they do where not all have come home.
+func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool {
 	again := "merge with: sigmatrace merge " + quote(dir.Path())
 	if merger == nil {
 		warn(os.Stderr, "captures: "+dir.Capture(), "not merged: this build has no merger")
@@ -54,12 +54,12 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir) bool {
 	if isFile(dir.Matrix()) {
 		note(os.Stderr, "matrix: %s", dir.Matrix())
 	}
-	if info.Complete() && !s.profile.Bool("merge.keep_captures") {
+	if info.Complete() && home && !s.profile.Bool("merge.keep_captures") {
 		if err := os.RemoveAll(dir.Capture()); err != nil {
 			warn(os.Stderr, "", "removing captures: %v", err)
 		}
 	}
-	return info.Complete()
+	return info.Complete() && home
 }
 
 func isFile(path string) bool {

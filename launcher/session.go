@@ -80,14 +80,15 @@ func existing(path string) error {
 	return failf("name a directory that does not exist; nothing is ever overwritten", "run directory %s exists", path)
 }
 
-// captureDirectory is where ranks write: in the run directory, or in a directory of the run's own on the scratch file system.
-func (s *session) captureDirectory(dir string) (string, error) {
+// captureDirectory is where ranks write: in the run directory, or in a directory of the run's own on the scratch file system, which
+// this host need not have where it is the nodes'.
+func (s *session) captureDirectory(dir string, nodes bool) (string, error) {
 	scratch, err := s.facts.Expand(s.profile.Text("record.scratch"))
 	if err != nil || scratch == "" {
 		return filepath.Join(dir, "capture"), err
 	}
 	scratch, err = filepath.Abs(scratch)
-	if err == nil && !isDirectory(scratch) {
+	if err == nil && !nodes && !isDirectory(scratch) {
 		err = failf("create it, or set record.scratch to another or to nothing", "scratch directory %s does not exist", scratch)
 	}
 	name := filepath.Base(dir)
@@ -97,40 +98,39 @@ func (s *session) captureDirectory(dir string) (string, error) {
 	return filepath.Join(scratch, name), err
 }
 
-// flat is the file that the recorder reads, for the run directory dir.
-func (s *session) flat(dir string) (*profiles.Flat, error) {
-	capture, err := s.captureDirectory(dir)
-	if err != nil {
-		return nil, err
-	}
-	return &profiles.Flat{Profile: s.profile, Capture: capture, Run: filepath.Base(dir), World: s.world}, nil
+// prepared is all that is decided before anything is created.
+type prepared struct {
+	flat *profiles.Flat // what the recorder reads
+	plan *plan
+	*placement
 }
 
 // prepare returns what will be executed when the run directory is dir. It has no side effects.
-func (s *session) prepare(dir, config string) (*profiles.Flat, *plan, error) {
-	flat, err := s.flat(dir)
+func (s *session) prepare(dir, config string) (*prepared, error) {
+	where, err := s.place(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if _, err := flat.Bytes(); err != nil {
-		return nil, nil, err
+	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Run: filepath.Base(dir), World: s.world}}
+	if _, err := p.flat.Bytes(); err != nil {
+		return nil, err
 	}
 	in := s.inject
 	in.config = config
-	p, err := s.dialect.inject(s.cmd, &in)
-	return flat, p, err
+	p.plan, err = s.dialect.inject(s.cmd, &in)
+	return p, err
 }
 
 // create makes the run directory with the flat profile and the manifest in it.
-func (s *session) create() (*rundir.Dir, *profiles.Flat, *plan, error) {
+func (s *session) create() (*rundir.Dir, *prepared, error) {
 	base, name, err := s.candidate()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	// What can fail without a directory fails before there is one.
 	path := filepath.Join(base, name)
-	if _, _, err = s.prepare(path, filepath.Join(path, "profile.resolved")); err != nil {
-		return nil, nil, nil, err
+	if _, err = s.prepare(path, filepath.Join(path, "profile.resolved")); err != nil {
+		return nil, nil, err
 	}
 	var dir *rundir.Dir
 	if s.explicit != "" {
@@ -142,29 +142,29 @@ func (s *session) create() (*rundir.Dir, *profiles.Flat, *plan, error) {
 		dir, err = rundir.CreateNamed(base, name)
 	}
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	flat, p, err := s.prepare(dir.Path(), dir.ResolvedPath())
+	p, err := s.prepare(dir.Path(), dir.ResolvedPath())
 	if err == nil {
-		err = s.fill(dir, flat, p)
+		err = s.fill(dir, p)
 	}
 	if err != nil {
 		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	return dir, flat, p, nil
+	return dir, p, nil
 }
 
-func (s *session) fill(dir *rundir.Dir, flat *profiles.Flat, p *plan) error {
-	if flat.Capture != dir.Capture() {
-		if err := rundir.MkdirPrivate(flat.Capture); err != nil {
+func (s *session) fill(dir *rundir.Dir, p *prepared) error {
+	if p.directory != dir.Capture() && !p.collect { // else the recorder makes it on each node
+		if err := rundir.MkdirPrivate(p.directory); err != nil {
 			return fmt.Errorf("creating scratch directory of the run: %w", err)
 		}
 	}
-	if err := flat.WriteFile(dir.ResolvedPath()); err != nil {
+	if err := p.flat.WriteFile(dir.ResolvedPath()); err != nil {
 		return err
 	}
-	return dir.WriteManifest(s.manifest(dir, p))
+	return dir.WriteManifest(s.manifest(dir, p.plan))
 }
 
 func (s *session) manifest(dir *rundir.Dir, p *plan) *rundir.Manifest {
@@ -193,19 +193,25 @@ func (s *session) manifest(dir *rundir.Dir, p *plan) *rundir.Manifest {
 // run executes the command and returns its status, or exitIncomplete. Whatever goes wrong after the command has ended is said on
 // standard error and changes no status, but that --require-complete is not met then.
 func (s *session) run(ctx context.Context) (int, error) {
-	dir, flat, p, err := s.create()
+	dir, p, err := s.create()
 	if err != nil {
 		return 0, err
 	}
-	out, err := execute(s.cmd.path, p)
+	if line := p.line(s.profile.Text("record.back_end")); line != "" {
+		note(os.Stderr, "%s", line)
+	}
+	if p.directory == dir.Capture() {
+		p.warnOfLocal(os.Stderr, dir.Path())
+	}
+	out, err := execute(s.cmd.path, p.plan)
 	if err != nil {
 		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
-		if flat.Capture != dir.Capture() {
-			os.Remove(flat.Capture) // empty
+		if p.directory != dir.Capture() {
+			os.Remove(p.directory) // empty
 		}
 		return 0, err
 	}
-	complete := s.finish(ctx, dir, flat, out)
+	complete := s.finish(ctx, dir, p.placement, out)
 	if s.strict && out.status == 0 && !complete {
 		return exitIncomplete, nil
 	}
@@ -213,7 +219,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 }
 
 // finish closes the manifest, brings the captures home and merges. It returns whether the trace is known to be complete.
-func (s *session) finish(ctx context.Context, dir *rundir.Dir, flat *profiles.Flat, out outcome) bool {
+func (s *session) finish(ctx context.Context, dir *rundir.Dir, p *placement, out outcome) bool {
 	end := time.Now().UTC()
 	err := dir.Update(func(m *rundir.Manifest) {
 		m.Run.End, m.Run.Status = &end, &out.status
@@ -224,17 +230,36 @@ func (s *session) finish(ctx context.Context, dir *rundir.Dir, flat *profiles.Fl
 	if err != nil {
 		warn(os.Stderr, "", "the manifest does not say how the command ended: %v", err)
 	}
-	if flat.Capture != dir.Capture() {
-		if err := moveTree(flat.Capture, dir.Capture()); err != nil {
-			warn(os.Stderr, "move what is in it to where it belongs below "+dir.Capture()+", then run: sigmatrace merge "+quote(dir.Path()),
-				"captures stay in %s: %v", flat.Capture, err)
-			return false
-		}
+	home := s.bringHome(ctx, dir, p)
+	if !home && !p.collect {
+		return false
 	}
 	if !s.merge {
 		note(os.Stderr, "captures: %s", dir.Capture())
 		note(os.Stderr, "merge with: sigmatrace merge %s", quote(dir.Path()))
 		return false
 	}
-	return s.mergeRun(ctx, dir)
+	return s.mergeRun(ctx, dir, home)
+}
+
+// bringHome moves captures from where they were written to the run directory, and says whether all are there.
+func (s *session) bringHome(ctx context.Context, dir *rundir.Dir, p *placement) bool {
+	if p.directory == dir.Capture() {
+		return true
+	}
+	if p.collect {
+		if err := s.collectFromNodes(ctx, dir); err != nil {
+			run := quote(dir.Path())
+			warn(os.Stderr, fmt.Sprintf("on each node run: sigmatrace collect %s; then: sigmatrace merge %s", run, run),
+				"captures may still be in %s on the nodes: %v", p.directory, err)
+			return false
+		}
+		return true
+	}
+	if err := moveTree(p.directory, dir.Capture()); err != nil {
+		warn(os.Stderr, "move what is in it to where it belongs below "+dir.Capture()+", then run: sigmatrace merge "+quote(dir.Path()),
+			"captures stay in %s: %v", p.directory, err)
+		return false
+	}
+	return true
 }

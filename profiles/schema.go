@@ -50,7 +50,7 @@ var Keys = []Key{
 	{Name: "record.memory", Kind: Size, Default: "268435456", Min: 1 << 20,
 		Doc: "Most memory that the recorder holds in one process, its capture included where that lies in memory (tmpfs); never more than a twentieth of the memory limit of the process's control group. Events that would need more are lost like those beyond the budget."},
 	{Name: "record.scratch", Kind: Path, Default: "",
-		Doc: "Existing directory, best node-local, in which captures are written during the run; those of the launcher's host are moved to the run directory afterwards. Empty: the run directory."},
+		Doc: "Existing directory, best node-local, in which captures are written during the run; moved to the run directory afterwards, from all nodes of a Slurm allocation. Empty: the run directory."},
 	{Name: "record.chunk", Kind: Size, Default: "65536", Min: 16 << 10, Max: 1 << 20, Power2: true,
 		Doc: "Size of a thread's chunk, the unit of writing."},
 	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},

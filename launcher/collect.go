@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+)
+
+func collectCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "collect",
+		Usage:     "move this host's captures from the scratch directory to the run directory",
+		ArgsUsage: "RUN",
+		Description: "For runs with record.scratch whose captures did not come home, because the launcher died or a node could not be\n" +
+			"reached then: run it on each node, then sigmatrace merge. Nothing is overwritten, and it can be repeated.",
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return &usageError{err: errors.New("collect takes one run directory"), hint: "sigmatrace collect RUN"}
+			}
+			dir, err := rundir.Open(c.Args().First())
+			if err != nil {
+				return err
+			}
+			from, err := recordedDirectory(dir)
+			if err != nil || from == dir.Capture() {
+				return err
+			}
+			return collect(from, dir.Capture())
+		},
+	}
+}
+
+// recordedDirectory is where the recorder was told to write: capture.directory of the flat profile.
+func recordedDirectory(dir *rundir.Dir) (string, error) {
+	f, err := os.Open(dir.ResolvedPath())
+	if err != nil {
+		return "", fmt.Errorf("reading where captures were written: %w", err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if path, is := strings.CutPrefix(lines.Text(), "capture.directory="); is {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("reading where captures were written: %s has no capture.directory", dir.ResolvedPath())
+}
+
+// collect moves captures from this host's directory from to the run's. A host without the directory has recorded nothing. Hosts that
+// share it take turns.
+func collect(from, to string) error {
+	f, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("collecting captures: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err == nil { // a file system without locks is hardly shared
+		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+			return nil // it was another's turn before
+		}
+	}
+	return moveTree(from, to)
+}
+
+// collectStep is the job step that collects on each node of the allocation: srun's words and its environment, which keeps nothing of
+// the job's own wishes for its steps.
+func collectStep(srunPath, self, run string, environ map[string]string) ([]string, []string) {
+	nodes := environ["SLURM_JOB_NUM_NODES"]
+	argv := []string{srunPath, "--jobid=" + environ["SLURM_JOB_ID"], "--nodes=" + nodes, "--ntasks=" + nodes, "--ntasks-per-node=1",
+		"--overlap", "--mpi=none", "--input=none", "--immediate=60", "--job-name=sigmatrace-collect", "--export=NONE", self, "collect", run}
+	var env []string
+	for _, name := range sortedNames(environ) {
+		if name == "SLURM_CONF" || !strings.HasPrefix(name, "SLURM_") && !strings.HasPrefix(name, "SRUN_") && !strings.HasPrefix(name, "SLURMD_") {
+			env = append(env, name+"="+environ[name])
+		}
+	}
+	return argv, env
+}
+
+// collectFromNodes runs that step and waits for it. SIGINT and SIGTERM end it; captures are then in one place or the other.
+func (s *session) collectFromNodes(ctx context.Context, dir *rundir.Dir) error {
+	srunPath, err := lookUp("srun", s.cmd.environ["PATH"])
+	if s.dialect.name == srun.name {
+		srunPath, err = s.cmd.path, nil
+	}
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program's own path: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	argv, env := collectStep(srunPath, self, dir.Path(), s.cmd.environ)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stderr, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("job step on the nodes: %w", err)
+	}
+	return nil
+}
