@@ -27,9 +27,9 @@ func (s *session) printEstimate(w io.Writer, bases []string) {
 	}
 	ranks := max(info.Ranks.Active, info.Processes.Total, 1)
 	fmt.Fprintf(w, "# trace size of the last run of this command, %s (%s), not scaled:\n", dir.Path(), m.Run.Start.Format(time.RFC3339))
-	fmt.Fprintf(w, "#   %d events, captures %s in %d ranks, %s a rank", info.Events.Total, merge.Size(uint64(info.Bytes.Capture)), ranks, merge.Size(uint64(info.Bytes.Capture)/uint64(ranks)))
+	fmt.Fprintf(w, "#   %d events, captures %s in %d ranks, %s a rank", info.Events.Total, merge.Size(info.Bytes.Capture), ranks, merge.Size(info.Bytes.Capture/int64(ranks)))
 	if st, err := os.Stat(dir.Trace()); err == nil {
-		fmt.Fprintf(w, ", %s %s", filepath.Base(dir.Trace()), merge.Size(uint64(st.Size())))
+		fmt.Fprintf(w, ", %s %s", filepath.Base(dir.Trace()), merge.Size(st.Size()))
 	}
 	fmt.Fprintln(w)
 }
