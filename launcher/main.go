@@ -23,6 +23,7 @@ func commands() []*cli.Command {
 		exportCommand(),
 		infoCommand(),
 		profileCommand(),
+		windowCommand(),
 	}
 }
 

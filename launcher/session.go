@@ -111,7 +111,8 @@ func (s *session) prepare(dir, config string) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Run: filepath.Base(dir), World: s.world}}
+	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Run: filepath.Base(dir), World: s.world,
+		Start: s.start, Control: filepath.Join(dir, rundir.ControlName)}}
 	if _, err := p.flat.Bytes(); err != nil {
 		return nil, err
 	}
@@ -196,6 +197,9 @@ func (s *session) run(ctx context.Context) (int, error) {
 	dir, p, err := s.create()
 	if err != nil {
 		return 0, err
+	}
+	if tool := s.cmd.environ["NVTX_INJECTION64_PATH"]; tool != "" && s.profile.Bool("record.nvtx") {
+		note(os.Stderr, "NVTX ranges go to %s, which NVTX_INJECTION64_PATH names, and not into the trace", tool)
 	}
 	if line := p.line(s.profile.Text("record.back_end")); line != "" {
 		note(os.Stderr, "%s", line)

@@ -1,5 +1,5 @@
 # libsigmatrace.so and the providers.
-PRELOAD_SRC := $(addprefix preload/,config.c crc.c file.c interpose.c lookup.c memory.c object.c recorder.c)
+PRELOAD_SRC := $(addprefix preload/,app.c config.c crc.c file.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c select.c window.c)
 PRELOAD_HDR := $(wildcard preload/*.h)
 PRELOAD_CFLAGS := $(CWARN) -O2 -g -fPIC -fvisibility=hidden -fno-plt -ftls-model=initial-exec $(SANITIZE)
 PRELOAD_LDFLAGS := -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,--no-undefined

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct st_config st_config = {.rank = -1, .world = -1};
+struct st_config st_config = {.rank = -1, .world = -1, .alive_at = -1};
 
 static void copy(char *to, size_t size, const char *from)
 {
@@ -27,7 +27,7 @@ static int64_t number(const char *s)
     int64_t v = 0;
     if (!s || !*s)
         return -1;
-    for (; *s >= '0' && *s <= '9' && v < INT64_MAX / 20; s++)
+    for (; *s >= '0' && *s <= '9' && v < INT64_MAX / 10; s++)
         v = v * 10 + (*s - '0');
     return *s ? -1 : v;
 }
@@ -52,6 +52,37 @@ ssize_t st_slurp(const char *path, char *to, size_t size)
     return (ssize_t)n;
 }
 
+static void executable(char *to, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", to, size - 1);
+    to[n > 0 ? n : 0] = 0;
+}
+
+/* Which ranks and processes are left out. A process without a rank is not meant by [ranks]. What is malformed selects as if it were not there. */
+static void select_by(const char *key, const char *value)
+{
+    struct st_config *c = &st_config;
+    char exe[PATH_MAX];
+    if (!*value) {
+        return;
+    } else if (!strcmp(key, "processes.exclude")) {
+        executable(exe, sizeof exe);
+        c->excluded |= st_glob_any(value, exe) ? ST_EXCLUDED_PROCESS : 0;
+    } else if (c->rank >= 0) {
+        int in = st_in_ranges(value, (uint64_t)c->rank);
+        if (!strcmp(key, "ranks.include") ? in == 0 : !strcmp(key, "ranks.exclude") && in > 0)
+            c->excluded |= ST_EXCLUDED_RANK;
+    }
+}
+
+/* A duration in ns, with its unit. */
+static uint64_t ns(const char *value)
+{
+    char *end;
+    uint64_t v = strtoull(value, &end, 10);
+    return strcmp(end, "ns") ? 0 : v;
+}
+
 static void setting(const char *key, const char *value)
 {
     struct st_config *c = &st_config;
@@ -73,8 +104,30 @@ static void setting(const char *key, const char *value)
         c->memory = (uint64_t)number(value);
     else if (!strcmp(key, "ucx.level"))
         c->ucx_level = !strcmp(value, "ucp") ? 1 : !strcmp(value, "uct") ? 2 : 0;
+    else if (!strcmp(key, "record.nvtx"))
+        c->nvtx = !strcmp(value, "true");
     else if (!strcmp(key, "run.world") && c->world < 0)
         c->world = number(value);
+    else if (!strcmp(key, "run.start"))
+        c->start = strtoull(value, NULL, 10);
+    else if (!strcmp(key, "run.control"))
+        copy(c->control, sizeof c->control, value);
+    else if (!strcmp(key, "window.start"))
+        c->closed = !strcmp(value, "closed");
+    else if (!strcmp(key, "window.delay"))
+        c->delay = ns(value);
+    else if (!strcmp(key, "window.duration"))
+        c->duration = ns(value);
+    else if (!strcmp(key, "window.max_events"))
+        c->max_events = (uint64_t)number(value);
+    else if (!strcmp(key, "window.control"))
+        c->uncontrolled = !strcmp(value, "false");
+    else if (!strcmp(key, "epoch.interval"))
+        c->interval = ns(value);
+    else if (!strcmp(key, "epoch.phases"))
+        c->phase_epochs = !strcmp(value, "true");
+    else if (!strncmp(key, "ranks.", 6) || !strncmp(key, "processes.", 10))
+        select_by(key, value);
 }
 
 static int read_settings(struct st_config *c)
@@ -107,7 +160,7 @@ static int read_settings(struct st_config *c)
 int st_config_load(void)
 {
     if (!st_config.loaded) {
-        if (read_settings(&st_config))
+        if (read_settings(&st_config) || st_config.excluded)
             __atomic_store_n(&st_config.off, 1, __ATOMIC_RELAXED);
         st_config.loaded = 1;
     }
@@ -213,12 +266,9 @@ void st_identify(struct st_identity *id)
     if (gethostname(id->hostname, sizeof id->hostname - 1) || !id->hostname[0])
         copy(id->hostname, sizeof id->hostname, "unknown");
     char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n > 0) {
-        exe[n] = 0;
-        size_t keep = sizeof id->executable - 1;
-        copy(id->executable, sizeof id->executable, (size_t)n > keep ? exe + n - keep : exe);
-    }
+    executable(exe, sizeof exe);
+    size_t n = strlen(exe), keep = sizeof id->executable - 1;
+    copy(id->executable, sizeof id->executable, n > keep ? exe + n - keep : exe);
     snprintf(id->node, sizeof id->node, "%s.%02x%02x%02x%02x", id->hostname, id->boot_id[0], id->boot_id[1], id->boot_id[2], id->boot_id[3]);
     for (char *p = id->node; *p; p++)
         if (*p == '/')
@@ -247,7 +297,7 @@ static void say_alive(void)
 {
     struct st_identity id;
     struct st_alive a;
-    if (st_config_load())
+    if (st_config_load() && !st_config.excluded)
         return;
     st_identify(&id);
     memset(&a, 0, sizeof a);
@@ -255,6 +305,7 @@ static void say_alive(void)
     a.version = 1;
     a.rank_source = (uint16_t)st_config.rank_source;
     a.pid = id.pid;
+    a.state = st_config.excluded;
     a.rank = st_config.rank;
     a.world = st_config.world;
     a.pid_namespace = id.pid_namespace;
@@ -264,8 +315,8 @@ static void say_alive(void)
     memcpy(a.providers, st_config.providers, sizeof a.providers);
     memcpy(a.boot_id, id.boot_id, sizeof a.boot_id);
     memcpy(a.executable, id.executable, sizeof a.executable);
-    char path[PATH_MAX + 128];
-    snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
+    char *path = st_config.alive;
+    snprintf(path, sizeof st_config.alive - 8, "%s/%s", st_config.directory, id.node);
     st_make_folder(path);
     strcat(path, "/alive");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -273,7 +324,23 @@ static void say_alive(void)
         return;
     fchmod(fd, 0600); /* ranks and readers to come open it too, whatever the umask of this one */
     ssize_t n = st_write_once(fd, &a, sizeof a, -1);
-    (void)n; /* proof of life is best effort: the capture itself proves as much */
+    /* Proof of life is best effort: the capture itself proves as much. The offset is that behind our record, whoever else appends. */
+    if (n == (ssize_t)sizeof a)
+        st_config.alive_at = lseek(fd, 0, SEEK_CUR) - (off_t)sizeof a;
+    close(fd);
+}
+
+/* Written over what is there, so that a full disk does not keep it out. */
+void st_say_failed(void)
+{
+    if (st_config.alive_at < 0)
+        return;
+    int fd = open(st_config.alive, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    uint32_t state = ST_ALIVE_FAILED;
+    ssize_t n = st_write_once(fd, &state, sizeof state, st_config.alive_at + (off_t)offsetof(struct st_alive, state));
+    (void)n;
     close(fd);
 }
 

@@ -51,6 +51,9 @@ enum st_event {
     ST_EV_OFI_EMPTY_POLLS = 91,
     ST_EV_OFI_COUNTER = 92,
     ST_EV_OFI_CANCEL = 93,
+    ST_EV_APP_MARK = 104,
+    ST_EV_APP_PHASE_BEGIN = 105,
+    ST_EV_APP_PHASE_END = 106,
 };
 
 enum st_definition_id {
@@ -85,6 +88,10 @@ enum st_definition_id {
     ST_DEF_OFI_MR = 86,
     ST_DEF_OFI_VERSION = 87,
     ST_DEF_OFI_BLIND = 88,
+    ST_DEF_APP_NAME = 104,
+    ST_DEF_APP_TRACK = 105,
+    ST_DEF_EPOCH = 106,
+    ST_DEF_WINDOW = 107,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
@@ -95,6 +102,15 @@ enum {
     ST_DOMAIN_CNTVCT = 2,
     ST_DOMAIN_GPU = 3,
     ST_DOMAIN_NIC = 4,
+};
+
+enum {
+    ST_EPOCH_KIND_START = 0,
+    ST_EPOCH_KIND_INTERVAL = 1,
+    ST_EPOCH_KIND_WINDOW = 2,
+    ST_EPOCH_KIND_MARK = 3,
+    ST_EPOCH_KIND_PHASE = 4,
+    ST_EPOCH_KIND_MORE = 5,
 };
 
 enum {
@@ -237,6 +253,13 @@ enum {
     ST_VERBS_SEND_FLAGS_IP_CHECKSUM = 16,
 };
 
+enum {
+    ST_WINDOW_CAUSE_BEGIN = 0,
+    ST_WINDOW_CAUSE_PROFILE = 1,
+    ST_WINDOW_CAUSE_COMMAND = 2,
+    ST_WINDOW_CAUSE_MAX_EVENTS = 3,
+};
+
 static const struct st_layout st_layout_ucp_request = {
     .fields = 11, .predicted = 10, .always = 0x400, .stride = 0xb0, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 2,
 };
@@ -257,7 +280,7 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
                      ((uint64_t)status ^ s_->next[8]) |
                      ((uint64_t)api ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -268,6 +291,7 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -290,7 +314,7 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
                      ((uint64_t)tag ^ s_->next[3]) |
                      ((uint64_t)error ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -298,6 +322,7 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
         s_->next[1] = request + s_->stride[1];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -320,7 +345,7 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
                      ((uint64_t)bytes ^ s_->next[3]) |
                      ((uint64_t)peer ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -328,6 +353,7 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -357,7 +383,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
                      ((uint64_t)immediate ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -368,6 +394,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
         s_->next[10] = immediate + s_->stride[10];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -397,7 +424,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
                      ((uint64_t)immediate ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -407,6 +434,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
         s_->next[10] = immediate + s_->stride[10];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -436,7 +464,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
                      ((uint64_t)swap ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -448,6 +476,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
         s_->next[10] = swap + s_->stride[10];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -470,7 +499,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
                      ((uint64_t)local_key ^ s_->next[3]) |
                      ((uint64_t)bytes ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -479,6 +508,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
         s_->next[2] = local_address + s_->stride[2];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -503,7 +533,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
                      ((uint64_t)local_key ^ s_->next[5]) |
                      ((uint64_t)call ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -512,6 +542,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
         s_->next[4] = local_address + s_->stride[4];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -538,7 +569,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
                      ((uint64_t)immediate ^ s_->next[7]) |
                      ((uint64_t)source_qpn ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -547,6 +578,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
         s_->next[7] = immediate + s_->stride[7];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -566,7 +598,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -574,6 +606,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -593,18 +626,48 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)solicited_only ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
         p_ += 3 + wide_;
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)solicited_only};
     st_record(t_, now_, event_, o_, &st_layout_verbs_notify, v_);
+}
+
+static const struct st_layout st_layout_app_phase = {
+    .fields = 3, .predicted = 3, .always = 0x0, .stride = 0x4, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_app_phase(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t name, uint64_t range)
+{
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
+                     ((uint64_t)name ^ s_->next[1]) |
+                     ((uint64_t)range ^ s_->next[2]);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[2] = range + s_->stride[2];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)name, (uint64_t)range};
+    st_record(t_, now_, event_, o_, &st_layout_app_phase, v_);
 }
 
 static const struct st_layout st_layout_uct_request = {
@@ -627,7 +690,7 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
                      ((uint64_t)status ^ s_->next[8]) |
                      ((uint64_t)parent ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -639,6 +702,7 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -659,7 +723,7 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
                      ((uint64_t)request ^ s_->next[1]) |
                      ((uint64_t)error ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -667,6 +731,7 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
         s_->next[1] = request + s_->stride[1];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -695,7 +760,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
                      ((uint64_t)result ^ s_->next[9]) |
                      ((uint64_t)api ^ s_->next[10]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -706,6 +771,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -736,7 +802,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
                      ((uint64_t)result ^ s_->next[11]) |
                      ((uint64_t)api ^ s_->next[12]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -748,6 +814,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -772,7 +839,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
                      ((uint64_t)tag ^ s_->next[5]) |
                      ((uint64_t)source ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -781,6 +848,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
         s_->next[4] = data + s_->stride[4];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -807,7 +875,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
                      ((uint64_t)error ^ s_->next[7]) |
                      ((uint64_t)provider_error ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -815,6 +883,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
         s_->next[1] = context + s_->stride[1];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -834,7 +903,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct 
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 14)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -842,6 +911,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct 
         p_ = st_varint(p_, duration);
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -862,7 +932,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_t
                      ((uint64_t)value ^ s_->next[1]) |
                      ((uint64_t)kind ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -870,6 +940,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_t
         s_->next[1] = value + s_->stride[1];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -890,7 +961,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_th
                      ((uint64_t)context ^ s_->next[1]) |
                      ((uint64_t)status ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= 4)) {
+    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -898,6 +969,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_th
         s_->next[1] = context + s_->stride[1];
         t_->cur = p_;
         t_->last = now_;
+        t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
         return;
     }
@@ -1363,6 +1435,59 @@ static inline void st_def_ofi_blind(uint64_t object, const char *reason)
     uint8_t *p_ = d_.buffer + d_.used;
     p_ = st_varint(p_, object);
     p_ = st_bytes(p_, reason, __builtin_strlen(reason));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_app_name(uint64_t number, const char *name, const char *domain)
+{
+    struct st_definition d_ = st_define_begin(104, 46 + __builtin_strlen(name) + __builtin_strlen(domain));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, number);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    p_ = st_bytes(p_, domain, __builtin_strlen(domain));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_app_track(uint64_t object, uint64_t thread)
+{
+    struct st_definition d_ = st_define_begin(105, 36);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, thread);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_epoch(uint64_t number, uint64_t kind, uint64_t realtime_ns, const char *name)
+{
+    struct st_definition d_ = st_define_begin(106, 56 + __builtin_strlen(name));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, kind);
+    p_ = st_varint(p_, realtime_ns);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_window(uint64_t open, uint64_t cause, uint64_t realtime_ns, uint64_t command)
+{
+    struct st_definition d_ = st_define_begin(107, 56);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, open);
+    p_ = st_varint(p_, cause);
+    p_ = st_varint(p_, realtime_ns);
+    p_ = st_varint(p_, command);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

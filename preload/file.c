@@ -395,18 +395,12 @@ void st_flush_again(void)
 }
 
 /* Without this a program that fills no chunks, as in aggregate mode, would leave no tables when it is killed. */
-void st_tables_due(struct st_thread *t)
+void st_tables_flush(struct st_process *p, uint64_t monotonic)
 {
-    struct st_process *p = st_process;
-    t->look = ST_LOOK;
-    if (!p || !p->written)
-        return;
-    int saved = errno;
     st_lock();
-    if (st_flush_due(p, st_monotonic()))
+    if (st_flush_due(p, monotonic))
         st_flush_again();
     st_unlock();
-    errno = saved;
 }
 
 void st_lost(uint64_t now, uint64_t events, uint64_t bytes)

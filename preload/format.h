@@ -15,6 +15,7 @@ enum { ST_BLOCK_EVENTS = 1, ST_BLOCK_DEFINITIONS = 2, ST_BLOCK_AGGREGATES = 3 };
 enum { ST_BLOCK_CLOSED = 1, ST_BLOCK_UNORDERED = 2, ST_BLOCK_CRC = 4 };
 enum { ST_END_NONE, ST_END_EXIT };
 enum { ST_LOST_BUDGET = 1, ST_LOST_SPACE, ST_LOST_QUOTA, ST_LOST_ERROR, ST_LOST_THREADS };
+enum { ST_EXCLUDED_RANK = 1, ST_EXCLUDED_PROCESS = 2, ST_ALIVE_FAILED = 4 };
 enum { ST_RANK_NONE, ST_RANK_OMPI, ST_RANK_PMIX, ST_RANK_PMI, ST_RANK_RANK, ST_RANK_SLURM, ST_RANK_PALS, ST_RANK_JSM, ST_RANK_ALPS, ST_RANK_FLUX };
 
 struct st_domain {
@@ -93,8 +94,12 @@ struct st_aggregate {
     uint32_t object;
     uint16_t event;
     uint16_t zero;
-    uint32_t thread;
-    uint32_t epoch;
+    union {
+        struct {
+            uint32_t thread, epoch;
+        };
+        uint64_t owner; /* both: thread | epoch << 32 */
+    };
     uint64_t peer;
     uint64_t first;
     uint64_t count;
@@ -110,7 +115,7 @@ struct st_alive {
     uint32_t pid;
     int64_t rank, world;
     uint64_t pid_namespace, start_time, realtime_ns;
-    uint32_t image, zero;
+    uint32_t image, state;
     char hostname[64];
     char providers[64];
     uint8_t boot_id[16];
@@ -136,6 +141,10 @@ ST_AT(st_block, first, 16);
 ST_AT(st_block, earliest, 44);
 ST_AT(st_block, payload, 64);
 _Static_assert(sizeof(struct st_aggregate) == 320, "aggregate");
+ST_AT(st_aggregate, thread, 8);
+ST_AT(st_aggregate, epoch, 12);
+ST_AT(st_aggregate, peer, 16);
+ST_AT(st_alive, state, 60);
 ST_AT(st_alive, hostname, 64);
 ST_AT(st_alive, executable, 256);
 _Static_assert(sizeof(struct st_alive) == 512, "alive");

@@ -25,9 +25,27 @@ struct st_config {
     uint64_t memory; /* most bytes held in memory */
     int64_t rank, world;
     uint32_t rank_source;
+    int64_t alive_at;  /* where the proof of life lies in its file; -1 nowhere */
+    char alive[PATH_MAX + 128];
+    uint32_t excluded; /* ST_EXCLUDED_...: the process is not recorded, by [ranks] or [processes] */
+    uint64_t start;    /* of the run, CLOCK_REALTIME; 0 not known */
+    char control[PATH_MAX];
+    /* [window]: ns; 0 none */
+    uint64_t delay, duration, max_events;
+    int closed, uncontrolled;
+    /* [epoch] */
+    uint64_t interval;
+    int phase_epochs, nvtx;
 };
 extern struct st_config st_config;
 int st_config_load(void);
+/* Reads a small file whole; returns its length, or -1. */
+ssize_t st_slurp(const char *path, char *to, size_t size);
+
+/* select.c: whether n is in a list of ranges such as "0-7,16"; -1 where it is none. Whether one of a comma list of patterns matches an
+ * executable: its path where the pattern has a slash, else its name. */
+int st_in_ranges(const char *list, uint64_t n);
+int st_glob_any(const char *patterns, const char *path);
 
 /* Identity of the process, read when it is first needed. */
 struct st_identity {
@@ -38,7 +56,6 @@ struct st_identity {
     char executable[256];
     char node[96];
 };
-ssize_t st_slurp(const char *path, char *to, size_t size);
 void st_identify(struct st_identity *id);
 void st_make_folder(const char *folder);
 uint64_t st_realtime(void);
@@ -51,9 +68,32 @@ struct st_entry {
     struct st_entry *in_object;
 };
 
+#define ST_EPOCH_NAMES 1024
+#define ST_APP_NAMES 4096
+
 struct st_written { /* written back end: blocks that are written again and again */
     struct st_block *block;
     uint64_t place;
+};
+
+/* The window for events, and the epochs of the tables (window.c). */
+struct st_watch {
+    int busy;   /* a thread is looking */
+    int needed; /* there is something to look for */
+    uint32_t open;
+    uint32_t exhausted; /* max_events reached: closed for good */
+    uint32_t generation; /* times the window opened */
+    uint64_t control_looked; /* monotonic */
+    uint64_t control_file[3]; /* inode, change time, size when it was last read */
+    uint32_t command;      /* last one: 0 none, 1 start, 2 stop */
+    uint64_t command_time; /* realtime */
+    uint64_t command_number;
+    uint64_t windows; /* started by commands */
+    uint64_t edge;    /* realtime of the interval's next edge */
+    uint32_t epoch, epochs, epochs_full;
+    uint64_t names[ST_EPOCH_NAMES]; /* hashes of kind and name */
+    uint32_t numbers[ST_EPOCH_NAMES];
+    uint32_t named;
 };
 
 #define ST_OBJECTS 65536
@@ -99,6 +139,8 @@ struct st_process {
     struct st_entry *arena;
     uint32_t arena_left;
     struct st_entry *entries[ST_ENTRY_BUCKETS];
+    struct st_watch watch;
+    uint64_t app_names[ST_APP_NAMES]; /* hashes of domain and name, open addressing; the number is the place plus 1 */
     struct st_name *buckets[ST_BUCKETS];
     struct st_name names[ST_NAMES];
     struct st_object objects[ST_OBJECTS];
@@ -135,8 +177,25 @@ void st_lost_chunk(const struct st_block *b);
 void st_flush_again(void);
 /* Whether a second has passed since. */
 static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }
+void st_tables_flush(struct st_process *p, uint64_t monotonic);
 void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 void st_clock_pair(void);
+
+/* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */
+void st_watch_begin(void);
+void st_watch(struct st_thread *t, uint64_t monotonic);
+/* Begins an epoch, or goes back to one of the same kind and name. realtime: of its edge. Returns its number. */
+uint32_t st_epoch(unsigned kind, const char *name, uint64_t realtime);
+uint32_t st_epoch_number(unsigned kind, const char *name, uint64_t realtime);
+
+/* Notes in the process's proof of life that it had to record and could not. */
+void st_say_failed(void);
+
+/* app.c. domain: a NUL-terminated name that stays in place, NULL none. */
+void st_app_mark(const char *name, const char *domain);
+int st_app_push(const char *name, const char *domain);
+int st_app_pop(const char *domain);
+void st_app_range(unsigned event, const char *name, const char *domain, uint64_t range);
 
 uint32_t st_crc32c(const uint8_t *p, size_t n);
 void st_object_counters(struct st_object *o, uint64_t out[3]);

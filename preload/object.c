@@ -185,9 +185,9 @@ static struct st_entry *entry_get(struct st_process *p)
     return p->arena++;
 }
 
-static unsigned entry_bucket(uint32_t object, uint32_t thread, unsigned event, uint64_t peer)
+static unsigned entry_bucket(uint32_t object, uint64_t owner, unsigned event, uint64_t peer)
 {
-    uint64_t h = ((uint64_t)object << 32 | thread) * 0x9e3779b97f4a7c15ull ^ (peer << 8 | event) * 0xff51afd7ed558ccdull;
+    uint64_t h = ((uint64_t)object << 32 ^ (owner << 16 | owner >> 48) ^ owner >> 32) * 0x9e3779b97f4a7c15ull ^ (peer << 8 | event) * 0xff51afd7ed558ccdull;
     return (unsigned)(h >> 50) % ST_ENTRY_BUCKETS;
 }
 
@@ -222,10 +222,11 @@ static void count_unplaced(struct st_process *p, unsigned event, uint64_t bytes,
 void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
 {
     struct st_process *p = st_process;
-    struct st_entry **bucket = &p->entries[entry_bucket(o->id, t->index, event, peer)], *e;
+    uint64_t owner = st_owner(t);
+    struct st_entry **bucket = &p->entries[entry_bucket(o->id, owner, event, peer)], *e;
     for (e = __atomic_load_n(bucket, __ATOMIC_ACQUIRE); e; e = e->in_bucket) {
         struct st_aggregate *a = e->aggregate;
-        if (a->object == o->id && a->thread == t->index && a->event == event && a->peer == peer)
+        if (a->object == o->id && a->owner == owner && a->event == event && a->peer == peer)
             break;
     }
     if (!e) {
@@ -234,7 +235,7 @@ void st_count_slow(struct st_thread *t, struct st_object *o, unsigned event, uin
         struct st_aggregate *a = aggregate_get(p);
         if (a && (e = entry_get(p))) {
             a->object = o->id;
-            a->thread = t->index;
+            a->owner = owner;
             a->peer = peer;
             a->first = st_clock();
             __atomic_store_n(&a->event, (uint16_t)event, __ATOMIC_RELEASE);

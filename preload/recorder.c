@@ -106,15 +106,18 @@ static int process_start(bool configure)
     if (!error && !p && !configure)
         error = ENOMEM;
     if (!error && !configure && !p->ready && !(error = st_file_create())) {
-        st_mode = st_config.mode;
         p->objects_used = 1; /* object 0 */
         st_unknown = &p->objects[0];
         st_buckets = p->buckets;
         __atomic_store_n(&p->ready, 1, __ATOMIC_RELEASE);
         st_clock_pair();
+        st_watch_begin();
     }
-    if (error)
+    if (error) {
+        if (!st_config.off)
+            st_say_failed();
         __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
     return error ? -1 : 0;
 }
@@ -171,6 +174,8 @@ static void thread_ended(void *state)
     st_lock();
     t->next = p->idle;
     p->idle = t;
+    t->depth = 0;
+    __atomic_store_n(&t->owner, t->index | (uint64_t)p->watch.epoch << 32, __ATOMIC_RELAXED);
     st_unlock();
 }
 
@@ -184,6 +189,7 @@ static struct st_thread *thread_new(void)
         p->idle = t->next;
     } else if (st_hold(p, sizeof *t, 0) && (t = st_wiped(sizeof *t))) {
         t->index = ++p->next_thread;
+        t->owner = t->index | (uint64_t)p->watch.epoch << 32;
         t->slots[0].next[0] = ~0ull;
         t->look = ST_LOOK;
         t->all = p->threads;
@@ -300,6 +306,9 @@ void st_clock_pair(void)
 
 /* ---- event chunks ------------------------------------------------------------------------------------------------------------- */
 
+/* Other threads set it as well: to NULL, when a window opens. */
+static void set_limit(struct st_thread *t, uint8_t *limit) { __atomic_store_n(&t->limit, limit, __ATOMIC_RELAXED); }
+
 static void chunk_close(struct st_thread *t)
 {
     struct st_block *b = t->block;
@@ -323,17 +332,19 @@ static void chunk_end(struct st_thread *t)
     chunk_close(t);
     chunk_write(t);
     t->block = NULL;
-    t->cur = t->limit = t->base = NULL;
+    t->cur = t->base = NULL;
+    set_limit(t, NULL);
 }
 
 /* Makes more of the chunk ready to be written to, until it has room for need bytes. Not all at once, which would be a pause of up to a
  * millisecond, and pages for nothing in threads that record little. False: there is not so much left. */
-static int chunk_extend(struct st_thread *t, size_t need)
+static int chunk_extend(struct st_thread *t, uint8_t *limit, size_t need)
 {
     uint8_t *end = (uint8_t *)t->block + st_config.chunk;
-    while (t->limit < end && t->limit < t->cur + need)
-        t->limit = st_block_populate(t->block, t->limit);
-    return t->limit >= t->cur + need;
+    while (limit < end && limit < t->cur + need)
+        limit = st_block_populate(t->block, limit);
+    set_limit(t, limit);
+    return limit >= t->cur + need;
 }
 
 static int chunk_next(struct st_thread *t, uint64_t now)
@@ -362,13 +373,14 @@ static int chunk_next(struct st_thread *t, uint64_t now)
         st_flush_again();
     st_unlock();
     t->block = b;
-    t->cur = t->limit = t->base = NULL;
+    t->cur = t->base = NULL;
+    set_limit(t, NULL);
     if (!b)
         return -1;
     t->sequence++;
     t->base = t->cur = b->payload;
-    t->limit = (uint8_t *)b;
-    chunk_extend(t, 1);
+    t->generation = __atomic_load_n(&p->watch.generation, __ATOMIC_RELAXED);
+    chunk_extend(t, (uint8_t *)b, 1);
     t->last = now;
     t->highest = now;
     t->lowered = 0;
@@ -474,12 +486,17 @@ static uint8_t *put_changed(uint8_t *p, struct st_slot *s, unsigned slot, uint64
 void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v)
 {
     size_t need = 80 + 10u * l->fields;
+    if (st_unlikely(!now))
+        return;
     for (unsigned i = 0; i < l->fields; i++)
         if (l->raw >> i & 1)
             need += 256;
-    if (st_unlikely(!t->block || (size_t)(t->limit - t->cur) < need)) {
+    uint8_t *limit = st_limit(t);
+    int stale = t->generation != __atomic_load_n(&st_process->watch.generation, __ATOMIC_RELAXED);
+    if (st_unlikely(!t->block || !limit || stale || (size_t)(limit - t->cur) < need)) {
         int saved = errno;
-        int none = (t->block && chunk_extend(t, need)) ? 0 : (st_process->stopped && !t->block) || chunk_next(t, now);
+        int fits = t->block && limit && !stale && chunk_extend(t, limit, need);
+        int none = fits ? 0 : (st_process->stopped && !t->block) || chunk_next(t, now);
         errno = saved;
         if (none) {
             st_lost(now, 1, l->bytes ? v[l->bytes] : 0);
@@ -508,6 +525,7 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
     p = put_always(p, l, v);
     t->cur = p;
     t->last = now;
+    t->records++;
     __atomic_store_n(&t->block->committed, (uint32_t)(p - t->base), __ATOMIC_RELEASE);
 }
 

@@ -34,7 +34,7 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
@@ -42,6 +42,7 @@ enum st_layer { ST_LAYER_UCP, ST_LAYER_VERBS, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3
 #define ST_WAYS 8      /* templates of one event, chosen by the object's id */
 #define ST_EVENT_IDS 128
 #define ST_OBJECT_AGGREGATES 16
+#define ST_PHASES 64 /* deeper ones are recorded, but make no epoch */
 
 /* A template: what the encoder expects next (FORMAT.md, Event chunks). */
 struct st_slot {
@@ -66,11 +67,13 @@ struct st_thread {
     uint8_t gate[ST_LAYERS]; /* 1: the next call of this layer is recorded. 0: inside a hook, or this state is not ready */
     uint32_t index;
     uint32_t ready;
-    uint32_t look; /* counts until the next look at the tables: ST_LOOK to 1 */
+    uint32_t look;  /* counts until the next look at what is due (st_look): ST_LOOK to 1 */
+    uint64_t owner; /* of the aggregate entries it counts on: thread index, epoch above; other threads set it */
     uint8_t *cur;   /* where the next record goes */
-    uint8_t *limit; /* end of the payload; NULL: no chunk */
+    uint8_t *limit; /* end of the payload; NULL: no chunk, or it is to be ended: other threads set it */
     uint8_t *base;  /* first payload byte */
     uint64_t last;  /* time of the previous record */
+    uint64_t records;
     struct st_block *block;
     uint8_t slot_of[ST_EVENT_IDS][ST_WAYS]; /* 1 + slot, 0: none */
     struct st_slot slots[ST_SLOTS + 1];     /* [0] never matches: no object has its next[0] */
@@ -83,6 +86,15 @@ struct st_thread {
     uint64_t highest; /* latest time in the chunk */
     uint64_t opened;  /* time of the last clock pair */
     uint64_t place;   /* the chunk's offset in the file */
+    uint64_t looked; /* monotonic time of the last look, and how many counts it had been put off for */
+    uint32_t look_after;
+    uint32_t generation;      /* of the window that the chunk was begun in */
+    uint32_t depth;           /* phases that the thread is in */
+    struct st_phase {
+        uint32_t name, epoch;
+        const void *domain;
+    } phases[ST_PHASES];
+    struct st_object *track;  /* of its phases */
     uint32_t seen[ST_SEEN]; /* 1 + id of the objects that last had a counters record in this chunk, by id */
     struct st_thread *next, *all; /* idle states; all states */
 };
@@ -104,10 +116,11 @@ enum st_kind {
     ST_KIND_QPN, /* second name of a queue pair: key = context's object id << 24 | qpn */
     ST_KIND_UCT_INTERFACE = 20, ST_KIND_UCT_ENDPOINT,
     ST_KIND_OFI_ENDPOINT = 30, ST_KIND_OFI_PEER, ST_KIND_OFI_CQ, ST_KIND_OFI_COUNTER, ST_KIND_OFI_MR,
+    ST_KIND_TRACK = 40, /* key: thread index, 0 of the process */
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
-extern ST_PUBLIC uint32_t st_mode; /* enum st_mode */
+extern ST_PUBLIC uint32_t st_mode; /* enum st_mode: the profile's while the window is open, else ST_AGGREGATE. It may change within a hook */
 extern ST_PUBLIC struct st_object *st_unknown; /* id 0: stands for an object whose creation was not seen */
 
 /* ---- entering and leaving ------------------------------------------------------------------------------------------------ */
@@ -182,8 +195,10 @@ static inline unsigned st_size_class(uint64_t bytes)
     return c < 31 ? c : 31;
 }
 
-#define ST_LOOK 1024 /* counts of a thread between looks at whether the written back end's tables are due */
-ST_PUBLIC void st_tables_due(struct st_thread *t);
+#define ST_LOOK 1024 /* counts of a thread between looks at what is due, at most */
+ST_PUBLIC void st_look(struct st_thread *t);
+
+static inline uint64_t st_owner(const struct st_thread *t) { return __atomic_load_n(&t->owner, __ATOMIC_RELAXED); }
 
 static inline void st_add(struct st_thread *t, struct st_aggregate *a, uint64_t bytes, unsigned calls)
 {
@@ -192,7 +207,7 @@ static inline void st_add(struct st_thread *t, struct st_aggregate *a, uint64_t 
     a->calls += calls;
     a->sizes[st_size_class(bytes)]++;
     if (st_unlikely(!--t->look))
-        st_tables_due(t);
+        st_look(t);
 }
 
 /* Counts one accepted request (or completion) of `event` on o. calls: 1 for the first request of a posting call, else 0. Call it
@@ -200,7 +215,7 @@ static inline void st_add(struct st_thread *t, struct st_aggregate *a, uint64_t 
 static inline void st_count(struct st_thread *t, struct st_object *o, unsigned event, uint64_t bytes, unsigned calls)
 {
     struct st_aggregate *a = __atomic_load_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], __ATOMIC_ACQUIRE);
-    if (st_unlikely(!a || a->thread != t->index || a->peer)) {
+    if (st_unlikely(!a || a->owner != st_owner(t) || a->peer)) {
         st_count_slow(t, o, event, 0, bytes, calls);
         return;
     }
@@ -211,7 +226,7 @@ static inline void st_count(struct st_thread *t, struct st_object *o, unsigned e
 static inline void st_count_peer(struct st_thread *t, struct st_object *o, unsigned event, uint64_t peer, uint64_t bytes, unsigned calls)
 {
     struct st_aggregate *a = __atomic_load_n(&o->aggregate[event % ST_OBJECT_AGGREGATES], __ATOMIC_ACQUIRE);
-    if (st_unlikely(!a || a->thread != t->index || a->peer != peer)) {
+    if (st_unlikely(!a || a->owner != st_owner(t) || a->peer != peer)) {
         st_count_slow(t, o, event, peer, bytes, calls);
         return;
     }
@@ -236,9 +251,12 @@ struct st_raw {
     size_t size; /* at most 256 in an event, 8192 in a definition */
 };
 
+static inline uint8_t *st_limit(const struct st_thread *t) { return __atomic_load_n(&t->limit, __ATOMIC_RELAXED); }
+
 /* Which of an event's templates a record goes by: value is that of the field `apart`. */
 static inline unsigned st_way(const struct st_object *o, uint64_t value) { return (o->id + (unsigned)(value * 0x9e3779b97f4a7c15ull >> 61)) % ST_WAYS; }
 
+/* Where `now` is 0, nothing is recorded: hooks read no clock in ST_AGGREGATE, and the window may open before they record. */
 /* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. */
 ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v);
 /* Records an open run of empty polls and ends it. */

@@ -43,14 +43,16 @@ func (res *Resolved) TOML(name string, comments bool) []byte {
 
 func (v Value) toml() string {
 	switch v.Key.Kind {
-	case Bool:
+	case Bool, Number:
 		return v.Text
+	case Duration:
+		return tomlString(v.Key.Readable(v.Text))
 	case Size:
 		if readable := v.Key.Readable(v.Text); readable != v.Text {
 			return tomlString(readable)
 		}
 		return v.Text
-	case List:
+	case List, Patterns:
 		var items []string
 		for item := range strings.SplitSeq(v.Text, ",") {
 			if item != "" {

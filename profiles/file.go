@@ -207,9 +207,29 @@ func (w *walker) text(key *Key, n *unstable.Node) (string, error) {
 		if n.Kind != unstable.String {
 			return "", wrong(`a size such as "256MiB"`)
 		}
-	case List:
+	case Duration:
+		if n.Kind != unstable.String {
+			return "", wrong(`a duration such as "30s"`)
+		}
+	case Number:
+		if n.Kind != unstable.Integer {
+			return "", wrong("a whole number")
+		}
+		return strings.ReplaceAll(string(n.Data), "_", ""), nil
+	case Ranges:
+		if n.Kind == unstable.Integer {
+			return string(n.Data), nil
+		}
+		if n.Kind != unstable.String {
+			return "", wrong(`a string of ranks such as "0-7,16"`)
+		}
+	case List, Patterns:
+		example := `["bash", "*/bin/python*"]`
+		if key.Kind == List {
+			example = `["` + key.Valid[0] + `"]`
+		}
 		if n.Kind != unstable.Array {
-			return "", wrong(`a list such as ["` + key.Valid[0] + `"]`)
+			return "", wrong("a list such as " + example)
 		}
 		var items []string
 		for it := n.Children(); it.Next(); {
@@ -220,6 +240,9 @@ func (w *walker) text(key *Key, n *unstable.Node) (string, error) {
 				return "", wrong("a list of strings")
 			}
 			items = append(items, string(it.Node().Data))
+		}
+		if key.Kind == Patterns {
+			return canonicalPatterns(items)
 		}
 		return key.canonicalList(items)
 	default:

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // FlatVersion is the major version of the flat file; readers refuse newer ones.
@@ -20,9 +21,11 @@ const MaxFlat = 16_000
 // Flat is the flat key=value file: a resolved profile and the run it is for. It is what the recorder reads.
 type Flat struct {
 	Profile *Resolved
-	Capture string // capture.directory: absolute
-	Run     string // run.name
-	World   int    // run.world: expected ranks; 0: not known
+	Capture string    // capture.directory: absolute
+	Run     string    // run.name
+	World   int       // run.world: expected ranks; 0: not known
+	Start   time.Time // run.start: when the run began; zero: not known
+	Control string    // run.control: absolute path of the file with the commands of `sigmatrace window`; empty: none
 }
 
 // flatKeys are the keys of the flat file in their order: the run's own, and those keys of the profile that describe no file.
@@ -31,8 +34,13 @@ func (f *Flat) pairs() [][2]string {
 	if f.World > 0 {
 		world = strconv.Itoa(f.World)
 	}
+	start := ""
+	if !f.Start.IsZero() {
+		start = strconv.FormatInt(f.Start.UnixNano(), 10)
+	}
 	pairs := [][2]string{{"name", f.Profile.Name}}
-	run := [][2]string{{"capture.directory", f.Capture}, {"run.name", f.Run}, {"run.world", world}}
+	run := [][2]string{{"capture.directory", f.Capture}, {"run.name", f.Run}, {"run.world", world},
+		{"run.start", start}, {"run.control", f.Control}}
 	for _, v := range f.Profile.Values() {
 		if v.Key.FileOnly || v.Key.Name == "record.scratch" { // scratch is in capture.directory already
 			continue

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The flat file is read by other programs: its text is fixed here.
@@ -16,9 +17,22 @@ record.budget=268435456
 record.memory=268435456
 record.chunk=65536
 record.back_end=auto
+record.nvtx=true
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
+run.start=1767323045000000000
+run.control=/home/u/sigmatrace-n1-20260102T030405Z-77/control
+window.start=open
+window.delay=0ns
+window.duration=0ns
+window.max_events=0
+window.control=true
+ranks.include=
+ranks.exclude=
+processes.exclude=
+epoch.interval=0ns
+epoch.phases=false
 ucx.level=auto
 merge.at_job_end=true
 merge.exports=perfetto,matrix
@@ -29,7 +43,8 @@ output.directory=.
 
 func exampleFlat(t *testing.T) *Flat {
 	return &Flat{Profile: resolve(t, Request{}), Capture: "/home/u/sigmatrace-n1-20260102T030405Z-77/capture",
-		Run: "sigmatrace-n1-20260102T030405Z-77", World: 4}
+		Run: "sigmatrace-n1-20260102T030405Z-77", World: 4, Start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Control: "/home/u/sigmatrace-n1-20260102T030405Z-77/control"}
 }
 
 func TestFlatFileText(t *testing.T) {
@@ -83,7 +98,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 16 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 30 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

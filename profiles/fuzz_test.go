@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,47 @@ func FuzzParseFile(f *testing.F) {
 			if err != nil || again != v.Text || v.Line < 1 || v.Line > lines {
 				t.Errorf("%s = %q in line %d of %d: %q, %v", name, v.Text, v.Line, lines, again, err)
 			}
+		}
+	})
+}
+
+// inRanges tells whether a list of ranges has a rank.
+func inRanges(t *testing.T, list string, rank int64) bool {
+	in := false
+	for item := range strings.SplitSeq(list, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(item, "-")
+		if !isRange {
+			last = first
+		}
+		a, err1 := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
+		b, err2 := strconv.ParseInt(strings.TrimSpace(last), 10, 64)
+		if err1 != nil || err2 != nil {
+			t.Fatalf("%q was taken: %v, %v", list, err1, err2)
+		}
+		in = in || a <= rank && rank <= b
+	}
+	return in
+}
+
+// A list of ranks that is taken means the same ranks in its canonical spelling, which is taken again and stays as it is.
+func FuzzRanges(f *testing.F) {
+	for _, s := range []string{"0-7,16", "3", "7-7, 2 - 4 ,0", "5-1", "1,,2", "-1", "9007199254740993", ""} {
+		f.Add(s, int64(3))
+	}
+	f.Fuzz(func(t *testing.T, text string, rank int64) {
+		canonical, err := canonicalRanges(text)
+		if err != nil {
+			return
+		}
+		again, err := canonicalRanges(canonical)
+		if err != nil || again != canonical {
+			t.Fatalf("%q became %q, then %q, %v", text, canonical, again, err)
+		}
+		if want := inRanges(t, text, rank); inRanges(t, canonical, rank) != want {
+			t.Errorf("rank %d in %q is %v, in %q it is not so", rank, text, want, canonical)
 		}
 	})
 }

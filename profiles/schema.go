@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -11,12 +12,16 @@ import (
 type Kind int
 
 const (
-	String Kind = iota // free text, one line
-	Enum               // one of Key.Valid
-	List               // any of Key.Valid, each once
-	Size               // bytes: a number, or a number with KiB, MiB, GiB or TiB
-	Bool               // true or false
-	Path               // a directory, may hold placeholders; empty means the default said in Doc
+	String   Kind = iota // free text, one line
+	Enum                 // one of Key.Valid
+	List                 // any of Key.Valid, each once
+	Size                 // bytes: a number, or a number with KiB, MiB, GiB or TiB
+	Bool                 // true or false
+	Duration             // "30s"; the flat file's spelling is nanoseconds with their unit, "30000000000ns"
+	Number               // a whole number, from 0
+	Ranges               // of ranks: "0-7,16"
+	Patterns             // list of patterns of executables
+	Path                 // a directory, may hold placeholders; empty means the default said in Doc
 )
 
 // Key describes one key of a profile. Keys is the only place where a key is declared; the README's table, `explain`, `export`
@@ -27,7 +32,7 @@ type Key struct {
 	Default  string // in the flat file's spelling
 	Doc      string
 	Valid    []string // for Enum and List
-	Min, Max int64    // for Size, in bytes; Max 0 means no upper bound
+	Min, Max int64    // for Size, in bytes; Max 0 means no upper bound. Min for Duration, in ns, but that 0 is allowed
 	Power2   bool     // for Size: a power of two
 	Needed   bool     // for List: at least one entry
 	FileOnly bool     // describes the file itself: no environment twin, not in --set
@@ -55,6 +60,28 @@ var Keys = []Key{
 		Doc: "Size of a thread's chunk, the unit of writing."},
 	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},
 		Doc: "mapped: shared mapping, loses at most one record when killed. written: write(2) of whole chunks, for network file systems. auto: by file system."},
+	{Name: "record.nvtx", Kind: Bool, Default: "true",
+		Doc: "Record the NVTX ranges and marks of the program as phases, where no other tool has been set for NVTX."},
+	{Name: "window.start", Kind: Enum, Default: "open", Valid: []string{"open", "closed"},
+		Doc: "closed: events are not recorded until `sigmatrace window start RUN`. Counts and matrix go on in any case."},
+	{Name: "window.delay", Kind: Duration, Default: "0ns",
+		Doc: "Events are recorded from so long after the run's start."},
+	{Name: "window.duration", Kind: Duration, Default: "0ns",
+		Doc: "And so long from there; 0 means to the end."},
+	{Name: "window.max_events", Kind: Number, Default: "0",
+		Doc: "Most events that one process records; then its window closes for good. 0 means no limit."},
+	{Name: "window.control", Kind: Bool, Default: "true",
+		Doc: "Processes look for the commands of `sigmatrace window`, once a second at most."},
+	{Name: "ranks.include", Kind: Ranges,
+		Doc: "Only these ranks are recorded; empty: all. Processes without a rank are not meant."},
+	{Name: "ranks.exclude", Kind: Ranges,
+		Doc: "These ranks are not recorded."},
+	{Name: "processes.exclude", Kind: Patterns,
+		Doc: "Programs that are not recorded: patterns with *, ? and [...] of the executable's name or, with a slash in the pattern, of its path."},
+	{Name: "epoch.interval", Kind: Duration, Default: "0ns", Min: 10_000_000,
+		Doc: "Counts and matrix are kept apart for each such interval of the wall clock, beginning at its multiples; 0: they are not."},
+	{Name: "epoch.phases", Kind: Bool, Default: "false",
+		Doc: "Counts and matrix are kept apart for each phase (NVTX range, sigmatrace_phase_begin) that the calling thread is in, the innermost."},
 	{Name: "ucx.level", Kind: Enum, Default: "auto", Valid: []string{"auto", "ucp", "uct"},
 		Doc: "How far down provider ucx records. ucp: the calls of UCP. uct: also the operations of UCT that they lead to, on each transport and device. auto: uct in full mode, ucp in the others."},
 	{Name: "merge.at_job_end", Kind: Bool, Default: "true",
@@ -129,6 +156,20 @@ func (k *Key) Canonical(text string) (string, error) {
 			}
 		}
 		return k.canonicalList(items)
+	case Duration:
+		return k.canonicalDuration(text)
+	case Number:
+		return canonicalNumber(text)
+	case Ranges:
+		return canonicalRanges(text)
+	case Patterns:
+		var items []string
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				items = append(items, item)
+			}
+		}
+		return canonicalPatterns(items)
 	case Size:
 		n, err := ParseSize(text)
 		if err != nil {
@@ -186,6 +227,18 @@ func (k *Key) Describe() string {
 			s += ", a power of two"
 		}
 		return s
+	case Duration:
+		s := "duration"
+		if k.Min > 0 {
+			s += ", 0 or from " + time.Duration(k.Min).String()
+		}
+		return s
+	case Number:
+		return "number, from 0"
+	case Ranges:
+		return "ranks and ranges, such as 0-7,16"
+	case Patterns:
+		return "list of patterns"
 	case Path:
 		return "directory; " + placeholderList() + " are replaced"
 	}
@@ -197,6 +250,11 @@ func (k *Key) Readable(canonical string) string {
 	if k.Kind == Size {
 		if n, err := strconv.ParseInt(canonical, 10, 64); err == nil {
 			return FormatSize(n)
+		}
+	}
+	if k.Kind == Duration {
+		if d, err := parseDuration(canonical); err == nil {
+			return d.String()
 		}
 	}
 	return canonical

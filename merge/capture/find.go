@@ -69,11 +69,19 @@ type Alive struct {
 	StartTime    uint64
 	RealtimeNS   uint64
 	Image        uint32
+	State        uint32 // set of RankExcluded, ProcessExcluded, CaptureFailed
 	Hostname     string
 	Providers    string
 	BootID       [16]byte
 	Executable   string
 }
+
+// Bits of Alive.State.
+const (
+	RankExcluded    = 1 // by the profile's [ranks]
+	ProcessExcluded = 2 // by its [processes]
+	CaptureFailed   = 4 // there were calls to record, and no capture could be made
+)
 
 const (
 	aliveBytes   = 512
@@ -114,7 +122,7 @@ func ReadAlive(path string) ([]Alive, error) {
 		a := Alive{
 			Offset: offset, RankSource: RankSource(le.Uint16(b[10:])), Pid: le.Uint32(b[12:]), Rank: int64(le.Uint64(b[16:])),
 			World: int64(le.Uint64(b[24:])), PidNamespace: le.Uint64(b[32:]), StartTime: le.Uint64(b[40:]), RealtimeNS: le.Uint64(b[48:]),
-			Image: le.Uint32(b[56:]), Hostname: cString(b[64:128]), Providers: cString(b[128:192]), Executable: cString(b[256:512]),
+			Image: le.Uint32(b[56:]), State: le.Uint32(b[60:]), Hostname: cString(b[64:128]), Providers: cString(b[128:192]), Executable: cString(b[256:512]),
 		}
 		copy(a.BootID[:], b[192:])
 		all = append(all, a)

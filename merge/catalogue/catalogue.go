@@ -55,9 +55,10 @@ const (
 	Detail                     // belongs to a request, counts as nothing
 	Poll                       // looking for completions
 	Control                    // a send-queue request that moves nothing: takes an ordinal, counts as no operation
+	Phase                      // what the application says of itself: a mark, the begin or end of a phase
 )
 
-var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll, "control": Control}
+var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll, "control": Control, "phase": Phase}
 
 // Field is one field of a layout or definition. Of is the enumeration's name, or the clock domain of a time.
 type Field struct {

@@ -50,6 +50,9 @@ const (
 	EventOfiEmptyPolls   = 91
 	EventOfiCounter      = 92
 	EventOfiCancel       = 93
+	EventAppMark         = 104
+	EventAppPhaseBegin   = 105
+	EventAppPhaseEnd     = 106
 )
 
 // Definition ids.
@@ -85,6 +88,10 @@ const (
 	DefOfiMr            = 86
 	DefOfiVersion       = 87
 	DefOfiBlind         = 88
+	DefAppName          = 104
+	DefAppTrack         = 105
+	DefEpoch            = 106
+	DefWindow           = 107
 )
 
 // Indices of the fields of each layout and definition.
@@ -173,6 +180,9 @@ const (
 	VerbsEmptyPollsDuration        = 2
 	VerbsNotifyCompletionQueue     = 0
 	VerbsNotifySolicitedOnly       = 1
+	AppPhaseTrack                  = 0
+	AppPhaseName                   = 1
+	AppPhaseRange                  = 2
 	UctRequestEndpoint             = 0
 	UctRequestBytes                = 1
 	UctRequestForm                 = 2
@@ -390,6 +400,19 @@ const (
 	DefOfiVersionVersion           = 0
 	DefOfiBlindObject              = 0
 	DefOfiBlindReason              = 1
+	DefAppNameNumber               = 0
+	DefAppNameName                 = 1
+	DefAppNameDomain               = 2
+	DefAppTrackObject              = 0
+	DefAppTrackThread              = 1
+	DefEpochNumber                 = 0
+	DefEpochKind                   = 1
+	DefEpochRealtimeNs             = 2
+	DefEpochName                   = 3
+	DefWindowOpen                  = 0
+	DefWindowCause                 = 1
+	DefWindowRealtimeNs            = 2
+	DefWindowCommand               = 3
 )
 
 // Values of the enumerations.
@@ -398,6 +421,12 @@ const (
 	DomainCntvct                       = 2
 	DomainGpu                          = 3
 	DomainNic                          = 4
+	EpochKindStart                     = 0
+	EpochKindInterval                  = 1
+	EpochKindWindow                    = 2
+	EpochKindMark                      = 3
+	EpochKindPhase                     = 4
+	EpochKindMore                      = 5
 	LinkLayerUnspecified               = 0
 	LinkLayerInfiniband                = 1
 	LinkLayerEthernet                  = 2
@@ -490,6 +519,10 @@ const (
 	VerbsSendFlagsSolicited            = 4
 	VerbsSendFlagsInline               = 8
 	VerbsSendFlagsIpChecksum           = 16
+	WindowCauseBegin                   = 0
+	WindowCauseProfile                 = 1
+	WindowCauseCommand                 = 2
+	WindowCauseMaxEvents               = 3
 )
 
 var layouts = []*Layout{
@@ -599,6 +632,11 @@ var layouts = []*Layout{
 		{"completion_queue", 5, "", 0, ""},
 		{"solicited_only", 0, "", 0, ""},
 	}),
+	NewLayout("app_phase", []Field{
+		{"track", 5, "", 0, "the thread's track, or that of ranges that may end in another thread"},
+		{"name", 0, "", 0, "number of an app_name; 0 where it is not known"},
+		{"range", 0, "", 1, "id of a range that may end in another thread; 0 for what nests within a thread"},
+	}),
 	NewLayout("uct_request", []Field{
 		{"endpoint", 5, "", 0, "endpoint; the interface for tag_recv and a flush of all endpoints"},
 		{"bytes", 2, "", 0, "what the transport is asked to move; of an active message with its header"},
@@ -691,6 +729,7 @@ var Default = (&Catalogue{Version: 1,
 		{"uct", []string{"put", "get", "am_send", "tag_send", "tag_recv", "atomic"}, []string{"tag_recv"}},
 		{"ofi", []string{"send", "recv", "tagged_send", "tagged_recv", "write", "read", "atomic"}, []string{"recv", "tagged_recv"}},
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
+		{"app", []string{}, []string{}},
 	},
 	Layouts: layouts,
 	Events: []*Event{
@@ -717,29 +756,32 @@ var Default = (&Catalogue{Version: 1,
 		{42, "verbs_sge", "ibverbs", "verbs", "", 4, layouts[6], []string{"full"}, ""},
 		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, layouts[9], []string{"full"}, ""},
 		{44, "verbs_notify", "ibverbs", "verbs", "", 5, layouts[10], []string{"full"}, ""},
-		{64, "uct_put", "ucx", "uct", "put", 1, layouts[11], []string{"full"}, ""},
-		{65, "uct_get", "ucx", "uct", "get", 1, layouts[11], []string{"full"}, ""},
-		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[11], []string{"full"}, ""},
-		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[11], []string{"full"}, ""},
-		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[11], []string{"full"}, ""},
-		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[11], []string{"full"}, ""},
-		{70, "uct_flush", "ucx", "uct", "", 6, layouts[11], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
-		{71, "uct_completion", "ucx", "uct", "", 2, layouts[12], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, layouts[12], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, layouts[12], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[12], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[12], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[12], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[12], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, layouts[12], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, layouts[13], []string{"full"}, ""},
 		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
-		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[13], []string{"full"}, ""},
-		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[13], []string{"full"}, ""},
-		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[13], []string{"full"}, ""},
-		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[13], []string{"full"}, ""},
-		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[14], []string{"full"}, ""},
-		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[14], []string{"full"}, ""},
-		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[14], []string{"full"}, ""},
-		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[13], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
-		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[15], []string{"full"}, ""},
-		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[16], []string{"full"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[14], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[14], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[14], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[14], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[15], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[15], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[15], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[14], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[16], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[17], []string{"full"}, ""},
 		{90, "ofi_call", "libfabric", "ofi", "", 3, layouts[2], []string{"simple"}, ""},
-		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[17], []string{"full"}, ""},
-		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[18], []string{"full"}, ""},
-		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[19], []string{"full"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[18], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[19], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[20], []string{"full"}, ""},
+		{104, "app_mark", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
+		{105, "app_phase_begin", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
+		{106, "app_phase_end", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -956,9 +998,31 @@ var Default = (&Catalogue{Version: 1,
 			{"object", 5, "", 0, "0: it has no object of its own"},
 			{"reason", 12, "", 0, ""},
 		}, "An object whose function table could not be replaced: its operations are not in the trace."},
+		{104, "app_name", []Field{
+			{"number", 0, "", 0, ""},
+			{"name", 12, "", 0, ""},
+			{"domain", 12, "", 0, "NVTX domain; empty: none"},
+		}, "A name of marks and phases, told at its first use."},
+		{105, "app_track", []Field{
+			{"object", 5, "", 0, ""},
+			{"thread", 0, "", 0, "thread index; 0: ranges that may end in another thread"},
+		}, ""},
+		{106, "epoch", []Field{
+			{"number", 0, "", 0, "as in the entries"},
+			{"kind", 6, "epoch_kind", 0, ""},
+			{"realtime_ns", 0, "", 0, "CLOCK_REALTIME of the edge as it was meant, not when it was noticed"},
+			{"name", 12, "", 0, "of marks, windows and phases"},
+		}, "An epoch of the aggregate tables, told when it begins for the first time. A process without one has epoch 0 only, of kind start."},
+		{107, "window", []Field{
+			{"open", 0, "", 0, ""},
+			{"cause", 6, "window_cause", 0, ""},
+			{"realtime_ns", 0, "", 0, "CLOCK_REALTIME of the edge as it was meant"},
+			{"command", 0, "", 0, "number of the command in the control file; 0 none"},
+		}, "The window for events opened or closed, or was so when recording began. A process without one records all the time."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
+		"epoch_kind":          {"interval": 1, "mark": 3, "more": 5, "phase": 4, "start": 0, "window": 2},
 		"link_layer":          {"ethernet": 2, "infiniband": 1, "unspecified": 0},
 		"mode":                {"aggregate": 0, "full": 2, "simple": 1},
 		"ofi_api":             {"data": 4, "inject": 3, "injectdata": 5, "msg": 2, "plain": 0, "vector": 1},
@@ -975,4 +1039,5 @@ var Default = (&Catalogue{Version: 1,
 		"verbs_qp_state":      {"err": 6, "init": 1, "reset": 0, "rtr": 2, "rts": 3, "sqd": 4, "sqe": 5, "unknown": 7},
 		"verbs_qp_type":       {"driver": 255, "raw_packet": 8, "rc": 2, "uc": 3, "ud": 4, "xrc_recv": 10, "xrc_send": 9},
 		"verbs_send_flags":    {"fence": 1, "inline": 8, "ip_checksum": 16, "signaled": 2, "solicited": 4},
+		"window_cause":        {"begin": 0, "command": 2, "max_events": 3, "profile": 1},
 	}}).Index()

@@ -15,6 +15,7 @@ var layers = map[string]func(*encoder) layerWriter{
 	"uct":   newLayerWriter[uctRow],
 	"ofi":   newLayerWriter[ofiRow],
 	"verbs": newLayerWriter[verbsRow],
+	"app":   newLayerWriter[appRow],
 }
 
 var rowTypes = map[string]reflect.Type{
@@ -22,6 +23,7 @@ var rowTypes = map[string]reflect.Type{
 	"uct":   reflect.TypeFor[uctRow](),
 	"ofi":   reflect.TypeFor[ofiRow](),
 	"verbs": reflect.TypeFor[verbsRow](),
+	"app":   reflect.TypeFor[appRow](),
 }
 
 type ucpRow struct {
@@ -276,6 +278,29 @@ func (r *verbsRow) fill(e *encoder, op *ops.Op) {
 	}
 }
 
+type appRow struct {
+	operation
+	appFields
+}
+
+// appFields are the fields of the layer's records; null where a record has none.
+type appFields struct {
+	Name  *uint64 `parquet:"name,optional" doc:"number of an app_name; 0 where it is not known"`
+	Range *uint64 `parquet:"range,optional" doc:"id of a range that may end in another thread; 0 for what nests within a thread"`
+}
+
+func (r *appRow) common() *operation { return &r.operation }
+
+func (r *appRow) fill(e *encoder, op *ops.Op) {
+	r.appFields = appFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutAppPhase:
+		r.Name = &f[catalogue.AppPhaseName]
+		r.Range = &f[catalogue.AppPhaseRange]
+	}
+}
+
 // Layouts of operations.
 const (
 	layoutNone uint8 = iota
@@ -292,6 +317,7 @@ const (
 	layoutVerbsDatagram
 	layoutVerbsEmptyPolls
 	layoutVerbsNotify
+	layoutAppPhase
 )
 
 var layoutNumbers = map[string]uint8{
@@ -308,6 +334,7 @@ var layoutNumbers = map[string]uint8{
 	"verbs_datagram":    layoutVerbsDatagram,
 	"verbs_empty_polls": layoutVerbsEmptyPolls,
 	"verbs_notify":      layoutVerbsNotify,
+	"app_phase":         layoutAppPhase,
 }
 
 // Enumerations of operations.

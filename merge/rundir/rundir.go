@@ -19,6 +19,7 @@ const (
 	matrixName   = "matrix.json"
 	manifestName = "manifest.json"
 	resolvedName = "profile.resolved"
+	ControlName  = "control"
 )
 
 // Dir is a run directory.
@@ -77,9 +78,9 @@ func MkdirPrivate(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// Owns says whether path leads to what the run is made of (captures, the flat profile, the manifest), which no result may replace.
+// Owns says whether path leads to what the run is made of (captures, the flat profile, the manifest, the control file), which no result may replace.
 func (d *Dir) Owns(path string) bool {
-	for _, own := range []string{d.ManifestPath(), d.ResolvedPath()} {
+	for _, own := range []string{d.ManifestPath(), d.ResolvedPath(), d.ControlPath()} {
 		if samePlace(path, own) {
 			return true
 		}

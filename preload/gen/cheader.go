@@ -122,7 +122,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 				p(" |\n                     ((uint64_t)%s ^ s_->next[%d])", f.Name, i)
 			}
 		}
-		p(";\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!wrong_ && (size_t)(t_->limit - p_) >= %d)) {\n", size)
+		p(";\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= %d)) {\n", size)
 		p("        uint32_t wide_ = dt_ > 0xffff;\n        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;\n")
 		p("        __builtin_memcpy(p_, &word_, 4);\n        p_ += 3 + wide_;\n")
 		for i, f := range l.Fields {
@@ -135,7 +135,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 				p("        p_ = st_varint(p_, %s);\n", f.Name)
 			}
 		}
-		p("        t_->cur = p_;\n        t_->last = now_;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        return;\n    }\n")
+		p("        t_->cur = p_;\n        t_->last = now_;\n        t_->records++;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        return;\n    }\n")
 	}
 	values := []string{"o_->id"}
 	for _, f := range l.Fields[1:] {
