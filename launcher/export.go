@@ -15,7 +15,7 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
 		Usage: "write one export of a run",
-		UsageText: "sigmatrace export --format NAME [--layer LAYER]... [--from TIME] [--to TIME] [--ranks LIST]\n" +
+		UsageText: "sigmatrace export --format NAME [--layer LAYER]... [--from TIME] [--to TIME] [--ranks LIST] [--epoch NAME]\n" +
 			"                  [--split auto|N|SIZE] [-o PATH] [-j N] [--memory SIZE] RUN",
 		Description: "Without -o it goes into the run directory, under the name that a merge gives it. Times are after the run's first event, such as 1.5s\n" +
 			"or 200ms, or dates as RFC 3339 has them; what overlaps them is exported. --split writes the Perfetto trace in pieces that a browser\n" +
@@ -25,6 +25,7 @@ func exportCommand() *cli.Command {
 		Flags: append(mergeFlags(),
 			&cli.StringFlag{Name: "format", Usage: "`NAME` of the export: " + joined(exportNames()), Value: "perfetto"},
 			&cli.StringSliceFlag{Name: "layer", Usage: "only `LAYER`; may be given again"},
+			&cli.StringFlag{Name: "epoch", Usage: "matrix: only of the epoch `NAME`, or of its number in info --epochs"},
 			&cli.StringFlag{Name: "from", Usage: "only from `TIME` on"},
 			&cli.StringFlag{Name: "to", Usage: "only before `TIME`"},
 			&cli.StringFlag{Name: "ranks", Usage: "only the ranks of `LIST`, such as 0-7,16"},
@@ -58,6 +59,9 @@ func runExport(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.IsSet("epoch") && e.Name != "matrix" {
+		return &usageError{err: fmt.Errorf("--epoch: %s has no epochs, only matrix has", e.Name)}
+	}
 	path := c.String("o")
 	if path == "" {
 		path = filepath.Join(dir.Path(), name)
@@ -76,6 +80,7 @@ func runExport(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	options.Epoch = c.String("epoch")
 	if e.Name == "perfetto" {
 		wanted := merge.Split{Pieces: 1}
 		if split != nil {

@@ -20,12 +20,13 @@ func infoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "info",
 		Usage:     "tell what a run holds and how complete it is",
-		UsageText: "sigmatrace info [--json] [--again] [-j N] [--memory SIZE] RUN",
+		UsageText: "sigmatrace info [--json] [--epochs] [--again] [-j N] [--memory SIZE] RUN",
 		Description: "Tells what the last merge found; where there was none, reads the captures, and writes nothing. The exit status is 0 whether or not\n" +
 			"the trace is complete.",
 		ArgsUsage: "RUN",
 		Flags: append(mergeFlags(),
 			&cli.BoolFlag{Name: "again", Usage: "read the captures even after a merge, as of a run that was still going on"},
+			&cli.BoolFlag{Name: "epochs", Usage: "list the epochs that counts and matrix are kept apart for"},
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"}),
 		Action: runInfo,
 	}
@@ -55,6 +56,10 @@ func runInfo(c *cli.Context) error {
 	}
 	if c.Bool("json") {
 		return printJSON(c.App.Writer, info)
+	}
+	if c.Bool("epochs") {
+		info.EpochLines(c.App.Writer)
+		return nil
 	}
 	info.Summary(c.App.Writer)
 	return nil

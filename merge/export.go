@@ -47,6 +47,7 @@ type Exported struct {
 // ExportOptions narrow an export.
 type ExportOptions struct {
 	Layers   []string         // nil means all
+	Epoch    string           // matrix: of this epoch alone, by name or number; "" means the whole run
 	From, To int64            // only operations that overlap [From, To), ns since the Unix epoch; a To of 0 is the end of the run
 	Ranks    func(int64) bool // only processes of these ranks; nil means all, also those without one
 }
@@ -90,7 +91,14 @@ func (m *Merged) timeline(ctx context.Context, w io.Writer, o ExportOptions, wri
 }
 
 func writeMatrix(_ context.Context, m *Merged, w io.Writer, o ExportOptions) (*Exported, error) {
-	text, err := m.matrix.JSON(o.Layers)
+	matrix := m.matrix
+	if o.Epoch != "" {
+		var err error
+		if matrix, err = matrix.OfEpoch(o.Epoch, m.epochs); err != nil {
+			return nil, err
+		}
+	}
+	text, err := matrix.JSON(o.Layers)
 	if err != nil {
 		return nil, err
 	}

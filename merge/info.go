@@ -34,6 +34,9 @@ type Info struct {
 	Unfinished  int64                       `json:"unfinished"` // requests without a completion
 	Surplus     int64                       `json:"surplus"`    // completions without a request
 	Lost        Lost                        `json:"lost"`
+	Windowed    *Windowed                   `json:"windowed,omitempty"` // null where all processes recorded all the time
+	Epochs      []Epoch                     `json:"epochs"`             // that operations are kept apart for; empty: they are not
+	Phases      []PhaseInfo                 `json:"phases"`             // of the application, the longest first
 	Clock       ClockInfo                   `json:"clock"`
 	Bytes       Bytes                       `json:"bytes"`
 	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
@@ -151,12 +154,13 @@ func ParseInfo(text []byte) (*Info, error) {
 	return &i, nil
 }
 
-func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summary, run *ops.Run) *Info {
+func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summary, run *ops.Run, e *epochs) *Info {
 	i := &Info{
 		Version: InfoVersion, Run: name, Mode: in.mode(cat), Exact: len(in.damaged) == 0, Completions: map[string]uint64{},
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
 		Operations: map[string]map[string]Count{}, Flows: Flows{Unmatched: map[string]int64{}, Layers: map[string]Flows{}},
 		Damaged: in.damaged, Blind: []Blind{}, Exports: []Exported{},
+		Epochs: e.told(), Phases: in.phases(cat),
 	}
 	if i.Damaged == nil {
 		i.Damaged = []Damage{}
@@ -165,9 +169,14 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		i.Flows.matched(cat.Layers[layer].Name, found)
 	}
 	payload := int64(0)
+	var windowed Windowed
 	for _, p := range in.processes {
 		i.addProcess(p, cat)
 		payload += p.bytes
+		windowed.add(p)
+	}
+	if windowed.Processes > 0 {
+		i.Windowed = &windowed
 	}
 	if i.Events.Total > 0 {
 		per := float64(payload) / float64(i.Events.Total)
@@ -175,6 +184,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		i.Bytes.PerEvent = &per
 	}
 	i.Ranks, i.Processes = in.ranks()
+	i.Exact = i.Exact && in.reached()
 	i.Clock.Nodes = run.Clocks
 	if run.ClockSource != "" {
 		i.Clock.Source = &run.ClockSource
@@ -203,16 +213,8 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 		case e == nil:
 		case e.Kind == catalogue.Completion:
 			i.Completions[e.Layer] += t.count
-		case e.Operation != "":
-			layer := i.Operations[e.Layer]
-			if layer == nil {
-				layer = emptyLayer(cat, e.Layer)
-				i.Operations[e.Layer] = layer
-			}
-			c := layer[e.Operation]
-			c.Count += t.count
-			c.Bytes += t.bytes
-			layer[e.Operation] = c
+		default:
+			addOperation(i.Operations, cat, t)
 		}
 	}
 	for layer, causes := range p.counts.Unmatched {
@@ -237,6 +239,23 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 	for _, x := range p.topology.Off {
 		i.Blind = append(i.Blind, Blind{p.rank(), p.header.Hostname, p.header.Pid, "layer " + x.Layer, x.Reason})
 	}
+}
+
+// addOperation adds a total to those of its layer and operation; what is no operation counts as none.
+func addOperation(to map[string]map[string]Count, cat *catalogue.Catalogue, t total) {
+	e := cat.Event(t.event)
+	if e == nil || e.Operation == "" {
+		return
+	}
+	layer := to[e.Layer]
+	if layer == nil {
+		layer = emptyLayer(cat, e.Layer)
+		to[e.Layer] = layer
+	}
+	c := layer[e.Operation]
+	c.Count += t.count
+	c.Bytes += t.bytes
+	layer[e.Operation] = c
 }
 
 // emptyLayer has every operation of a layer, counted 0 times.

@@ -18,6 +18,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/clock"
+	"github.com/sigmatrace/sigmatrace/merge/match"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/merge/topology"
 )
@@ -60,8 +61,16 @@ func (p *process) exact() bool {
 	return p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
 }
 
-// lossy tells whether records of the process are missing.
-func (p *process) lossy() bool { return p.gap || len(p.problems) > 0 || p.live.LostEvents > 0 }
+// missing tells why records of the process are missing, "" where none are.
+func (p *process) missing() string {
+	switch {
+	case p.gap || len(p.problems) > 0 || p.live.LostEvents > 0:
+		return match.LostRecords
+	case p.windowed():
+		return match.LeftOut
+	}
+	return ""
+}
 
 func (p *process) problem(err error) {
 	if err != nil {

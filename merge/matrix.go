@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -24,8 +25,37 @@ var MatrixSchema []byte
 type Matrix struct {
 	Version int                     `json:"version"`
 	Run     string                  `json:"run"`
-	Exact   bool                    `json:"exact"` // all calls are in it; else it is a lower bound
+	Exact   bool                    `json:"exact"`           // all calls are in it; else it is a lower bound
+	Epoch   string                  `json:"epoch,omitempty"` // that layers are of alone; empty: the whole run
 	Layers  map[string]*LayerMatrix `json:"layers"`
+	Epochs  []EpochMatrix           `json:"epochs,omitempty"` // by epoch, where there are several: their sums are those of Layers
+
+	rows []matrixRow
+	in   *inventory
+	cat  *catalogue.Catalogue
+}
+
+// EpochMatrix is the traffic of one epoch.
+type EpochMatrix struct {
+	Number  int                    `json:"number"`
+	Name    string                 `json:"name"`
+	Kind    string                 `json:"kind"`
+	StartNS *int64                 `json:"start_ns"`
+	Layers  map[string]*EpochLayer `json:"layers"`
+}
+
+// EpochLayer is one layer's traffic in an epoch.
+type EpochLayer struct {
+	Rank []PartyRow `json:"rank"`
+	Node []PartyRow `json:"node"`
+}
+
+// matrixRow is a row with the layer and the epoch that it belongs to.
+type matrixRow struct {
+	EndpointRow
+	layer    string
+	epoch    int
+	received bool
 }
 
 // LayerMatrix is one layer's traffic by endpoint or queue pair, by rank, and by node.
@@ -71,8 +101,23 @@ type PartyRow struct {
 	Bytes       uint64 `json:"bytes"`
 }
 
-func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue) *Matrix {
-	m := &Matrix{Version: MatrixVersion, Run: name, Exact: len(in.damaged) == 0, Layers: map[string]*LayerMatrix{}}
+func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, e *epochs) *Matrix {
+	m := &Matrix{Version: MatrixVersion, Run: name, Exact: len(in.damaged) == 0 && in.reached(), in: in, cat: cat}
+	m.collect(top, e)
+	m.Layers = m.layers(func(int) bool { return true })
+	for _, x := range e.told() {
+		layers := map[string]*EpochLayer{}
+		for name, l := range m.layers(func(epoch int) bool { return epoch == x.Number }) {
+			layers[name] = &EpochLayer{l.Rank, l.Node}
+		}
+		m.Epochs = append(m.Epochs, EpochMatrix{x.Number, x.Name, x.Kind, x.StartNS, layers})
+	}
+	return m
+}
+
+// collect makes the rows of all processes' tables.
+func (m *Matrix) collect(top *topology.Map, es *epochs) {
+	in, cat := m.in, m.cat
 	ends := map[topology.Ref]*End{}
 	end := func(r topology.Ref, o *topology.Object) *End {
 		if o == nil {
@@ -95,11 +140,6 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			if e == nil || e.Operation == "" || t.count == 0 {
 				continue
 			}
-			layer := m.Layers[e.Layer]
-			if layer == nil {
-				layer = &LayerMatrix{Endpoint: []EndpointRow{}, Rank: []PartyRow{}, Node: []PartyRow{}, Received: []EndpointRow{}}
-				m.Layers[e.Layer] = layer
-			}
 			own := topology.Ref{Process: uint32(i), Object: t.object}
 			o := top.Object(own)
 			if o == nil || o.Layer != e.Layer || !o.Carries() {
@@ -113,13 +153,31 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			row := EndpointRow{Source: end(own, o), Destination: end(peer, top.Object(peer)), Operation: e.Operation, Count: t.count, Bytes: t.bytes, order: number}
 			if target {
 				row.Source, row.Destination = row.Destination, row.Source
-				layer.Received = append(layer.Received, row)
-			} else {
-				layer.Endpoint = append(layer.Endpoint, row)
 			}
+			m.rows = append(m.rows, matrixRow{row, e.Layer, es.of[i][t.epoch], target})
 		}
 	}
-	for _, l := range m.Layers {
+}
+
+// layers adds the rows of some epochs up.
+func (m *Matrix) layers(in func(epoch int) bool) map[string]*LayerMatrix {
+	layers := map[string]*LayerMatrix{}
+	for _, r := range m.rows {
+		if !in(r.epoch) {
+			continue
+		}
+		layer := layers[r.layer]
+		if layer == nil {
+			layer = &LayerMatrix{Endpoint: []EndpointRow{}, Rank: []PartyRow{}, Node: []PartyRow{}, Received: []EndpointRow{}}
+			layers[r.layer] = layer
+		}
+		if r.received {
+			layer.Received = append(layer.Received, r.EndpointRow)
+		} else {
+			layer.Endpoint = append(layer.Endpoint, r.EndpointRow)
+		}
+	}
+	for _, l := range layers {
 		l.Endpoint, l.Received = gather(l.Endpoint), gather(l.Received)
 		l.Rank = byParty(l.Endpoint, func(e *End) Party {
 			if e.Rank != nil {
@@ -127,9 +185,9 @@ func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			}
 			return fmt.Sprintf("%s:%d", e.Host, e.Pid)
 		})
-		l.Node = byParty(l.Endpoint, func(e *End) Party { return in.processes[e.process].node })
+		l.Node = byParty(l.Endpoint, func(e *End) Party { return m.in.processes[e.process].node })
 	}
-	return m
+	return layers
 }
 
 // operationOf returns the number of an event's operation in its layer, and whether the receiving side counts it.
@@ -223,15 +281,26 @@ func compareParties(a, b Party) int {
 	return cmp.Or(cmp.Compare(k1, k2), cmp.Compare(n1, n2), cmp.Compare(s1, s2))
 }
 
+// OfEpoch returns the matrices of the epochs that a name or number means.
+func (m *Matrix) OfEpoch(name string, es *epochs) (*Matrix, error) {
+	numbers, err := es.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Matrix{Version: m.Version, Run: m.Run, Exact: m.Exact, Epoch: name, Layers: m.layers(func(epoch int) bool { return numbers[epoch] })}, nil
+}
+
 // JSON encodes the matrices of some layers, nil for all.
 func (m *Matrix) JSON(layers []string) ([]byte, error) {
 	some := *m
 	if layers != nil {
-		some.Layers = map[string]*LayerMatrix{}
-		for name, l := range m.Layers {
-			if slices.Contains(layers, name) {
-				some.Layers[name] = l
-			}
+		left := func(name string) bool { return !slices.Contains(layers, name) }
+		some.Layers = maps.Clone(m.Layers)
+		maps.DeleteFunc(some.Layers, func(name string, _ *LayerMatrix) bool { return left(name) })
+		some.Epochs = slices.Clone(m.Epochs)
+		for i := range some.Epochs {
+			some.Epochs[i].Layers = maps.Clone(some.Epochs[i].Layers)
+			maps.DeleteFunc(some.Epochs[i].Layers, func(name string, _ *EpochLayer) bool { return left(name) })
 		}
 	}
 	b, err := json.MarshalIndent(&some, "", " ")

@@ -129,6 +129,7 @@ type Merged struct {
 	dir    *rundir.Dir
 	info   *Info
 	matrix *Matrix
+	epochs *epochs
 	file   *spill.File
 	opts   Options
 }
@@ -229,7 +230,7 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 	}
 	results := match.NewResults(file, b.sort)
 	known := match.Knowledge{
-		Lossy:     func(i uint32) bool { return in.processes[i].lossy() },
+		Missing:   func(i uint32) string { return in.processes[i].missing() },
 		Displaced: func(h *match.Half) bool { return in.processes[h.Process].displaced(h) },
 	}
 	summary, err := match.Run(ctx, sorted, results, known, func(done, total int64) { o.Progress(StageMatching, done, total) })
@@ -242,7 +243,8 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 	}
 	m := &Merged{dir: dir, file: file, opts: o}
 	m.Source = newSource(dir.Name(), in, top, cat, file, flows, b.partitions)
-	m.matrix = newMatrix(dir.Name(), in, top, cat)
-	m.info = newInfo(dir.Name(), in, cat, summary, m.Source.Run())
+	m.epochs = in.epochs(cat)
+	m.matrix = newMatrix(dir.Name(), in, top, cat, m.epochs)
+	m.info = newInfo(dir.Name(), in, cat, summary, m.Source.Run(), m.epochs)
 	return m, nil
 }

@@ -24,10 +24,11 @@ type paired struct {
 	first, last int64 // ns
 }
 
-// total is the sum of the aggregate tables for an object, a kind of event and a peer.
+// total is the sum of the aggregate tables for an object, a kind of event, a peer and an epoch.
 type total struct {
 	object uint32
 	event  uint16
+	epoch  uint32
 	peer   uint64
 	first  uint64 // ticks
 	count  uint64
@@ -45,7 +46,7 @@ func (p *process) pair(ctx context.Context, top *topology.Map, cat *catalogue.Ca
 		return err
 	}
 	sink := &sink{writer: spill.NewWriter(file, cat, blockOps), halves: halves}
-	pairer := pairing.New(p.topology, top, cat, sink, outstanding, p.lossy())
+	pairer := pairing.New(p.topology, top, cat, sink, outstanding, p.missing())
 	if err := p.decode(ctx, f, cat, pairer, progress); err != nil {
 		return err
 	}
@@ -83,13 +84,13 @@ func (p *process) displaced(h *match.Half) bool {
 // sumTables adds the aggregate tables up. They count in every mode, and on when recording has stopped.
 func (p *process) sumTables(f *capture.File) error {
 	type key struct {
-		object uint32
-		event  uint16
-		peer   uint64
+		object, epoch uint32
+		event         uint16
+		peer          uint64
 	}
 	sums := map[key]total{}
 	err := f.Aggregates(func(a *capture.Aggregate) error {
-		k := key{a.Object, a.Event, a.Peer}
+		k := key{a.Object, a.Epoch, a.Event, a.Peer}
 		t := sums[k]
 		t.first = minTick(t.first, a.First)
 		t.count += a.Count
@@ -99,10 +100,10 @@ func (p *process) sumTables(f *capture.File) error {
 	})
 	p.problem(err)
 	for k, t := range sums {
-		p.totals = append(p.totals, total{k.object, k.event, k.peer, t.first, t.count, t.bytes})
+		p.totals = append(p.totals, total{k.object, k.event, k.epoch, k.peer, t.first, t.count, t.bytes})
 	}
 	slices.SortFunc(p.totals, func(a, b total) int {
-		return cmp.Or(cmp.Compare(a.object, b.object), cmp.Compare(a.event, b.event), cmp.Compare(a.peer, b.peer))
+		return cmp.Or(cmp.Compare(a.object, b.object), cmp.Compare(a.event, b.event), cmp.Compare(a.peer, b.peer), cmp.Compare(a.epoch, b.epoch))
 	})
 	return nil
 }

@@ -18,6 +18,8 @@ import (
 type Ranks struct {
 	Expected   *int         `json:"expected"` // null where neither launcher nor MPI told
 	Injected   int          `json:"injected"` // the recorder was loaded
+	Excluded   int          `json:"excluded"` // left out by the profile's [ranks] or [processes]
+	Idle       int          `json:"idle"`     // made no call of the recorded libraries: no capture, and the command succeeded
 	Active     int          `json:"active"`   // there is a capture
 	Complete   int          `json:"complete"` // its captures came to an orderly end and lost nothing
 	Incomplete []Incomplete `json:"incomplete"`
@@ -52,6 +54,7 @@ type Processes struct {
 const (
 	reasonNotInjected = "not injected"
 	reasonNoCapture   = "no capture"
+	reasonFailed      = "no capture could be made"
 	reasonNoEndMark   = "no end mark"
 	reasonRunning     = "still running"
 	// The written back end fails silently where the program can no longer reach its own files, after chroot(2) or setuid(2).
@@ -70,6 +73,7 @@ func (in *inventory) ranks() (Ranks, Processes) {
 	r := Ranks{Incomplete: []Incomplete{}, Expected: in.expected()}
 	var count Processes
 	injected, active, broken := map[int64]bool{}, map[int64]bool{}, map[int64]bool{}
+	excluded := in.excluded()
 	for _, a := range in.alive {
 		if a.Rank >= 0 {
 			injected[a.Rank] = true
@@ -105,20 +109,24 @@ func (in *inventory) ranks() (Ranks, Processes) {
 		r.Incomplete = append(r.Incomplete, entry)
 	}
 	for rank := range injected {
-		if active[rank] {
+		switch {
+		case active[rank]:
+			continue
+		case excluded[rank]:
+			r.Excluded++
 			continue
 		}
-		for _, a := range in.alive {
-			if a.Rank == rank {
-				r.Incomplete = append(r.Incomplete, Incomplete{Rank: &a.Rank, Host: &a.Hostname, Pid: &a.Pid, Reason: reasonNoCapture})
-				break
-			}
+		a, reason := in.silent(rank)
+		if reason == "" {
+			r.Idle++
+			continue
 		}
+		r.Incomplete = append(r.Incomplete, Incomplete{Rank: &a.Rank, Host: &a.Hostname, Pid: &a.Pid, Reason: reason})
 	}
 	if r.Expected != nil {
 		r.Incomplete = append(r.Incomplete, missing(injected, int64(*r.Expected))...)
 	}
-	if count.Total == 0 && len(r.Incomplete) == 0 {
+	if count.Total == 0 && len(r.Incomplete) == 0 && r.Excluded+r.Idle == 0 {
 		r.Incomplete = append(r.Incomplete, Incomplete{Reason: reasonNoCapture})
 	}
 	r.Injected, r.Active = len(injected), len(active)
@@ -157,6 +165,64 @@ func missing(injected map[int64]bool, expected int64) []Incomplete {
 		all = append(all, x)
 	}
 	return all
+}
+
+// excluded returns the ranks of which the profile left out all processes.
+func (in *inventory) excluded() map[int64]bool {
+	out := map[int64]bool{}
+	for _, a := range in.alive {
+		if a.Rank >= 0 && a.State&(capture.RankExcluded|capture.ProcessExcluded) != 0 {
+			if _, seen := out[a.Rank]; !seen {
+				out[a.Rank] = true
+			}
+		} else if a.Rank >= 0 {
+			out[a.Rank] = false
+		}
+	}
+	return out
+}
+
+// silent returns a process of a rank without a capture, and why it is incomplete: "" where it made no call that would be recorded. The first
+// such call makes the capture; what is not known is whether a rank lived on where the command did not succeed.
+func (in *inventory) silent(rank int64) (a *alive, reason string) {
+	for i := range in.alive {
+		x := &in.alive[i]
+		if x.Rank != rank {
+			continue
+		}
+		if x.State&capture.CaptureFailed != 0 {
+			return x, reasonFailed
+		}
+		if a == nil {
+			a = x
+		}
+	}
+	if m := in.manifest; m != nil && m.Run.Status != nil && *m.Run.Status == 0 {
+		return a, ""
+	}
+	return a, reasonNoCapture
+}
+
+// reached tells whether the recorder reached every process that it was to record: no rank went without it, and none failed to make its capture.
+func (in *inventory) reached() bool {
+	seen := map[int64]bool{}
+	for _, a := range in.alive {
+		if a.State&capture.CaptureFailed != 0 {
+			return false
+		}
+		seen[a.Rank] = true
+	}
+	for _, p := range in.processes {
+		seen[p.header.Rank] = true
+	}
+	if n := in.expected(); n != nil {
+		for rank := range int64(*n) {
+			if !seen[rank] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // maxRanks bounds what a damaged header may claim the number of ranks to be.

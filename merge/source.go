@@ -75,7 +75,7 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 		s.run.Processes = append(s.run.Processes, ops.Process{
 			Host: p.header.Hostname, Node: p.node, Pid: p.header.Pid, Image: p.header.Image, Rank: max(p.header.Rank, -1),
 			Executable: p.header.Executable, File: p.path, First: p.first, Last: p.last,
-			TickNS: float64(p.topology.Clock.Duration(p.from, 1e9)) / 1e9, Threads: p.survey.Threads,
+			TickNS: float64(p.topology.Clock.Duration(p.from, 1e9)) / 1e9, Threads: p.survey.Threads, Names: p.names(),
 		})
 		for _, o := range p.topology.Carry {
 			lanes := 0

@@ -14,6 +14,9 @@ import (
 // summaryIncomplete is how many incomplete processes a summary names.
 const summaryIncomplete = 5
 
+// summaryPhases is how many phases it names.
+const summaryPhases = 5
+
 // SplitHint is what to do about a trace that left something out.
 const SplitHint = "`sigmatrace export --split auto RUN` writes all of it in pieces that a browser opens, --from and --to a part of it; " +
 	"`--split 1` writes it whole, for `trace_processor server http FILE`, to which ui.perfetto.dev connects"
@@ -24,9 +27,9 @@ func (i *Info) Summary(w io.Writer) {
 	r := &i.Ranks
 	switch {
 	case r.Expected != nil:
-		line("ranks: %d of %d complete (%d with a capture)", r.Complete, *r.Expected, r.Active)
+		line("ranks: %d of %d complete (%d with a capture%s)", r.Complete, *r.Expected, r.Active, r.others())
 	case r.Injected > 0:
-		line("ranks: %d of %d complete (%d with a capture; how many were expected is not known)", r.Complete, r.Injected, r.Active)
+		line("ranks: %d of %d complete (%d with a capture%s; how many were expected is not known)", r.Complete, r.Injected, r.Active, r.others())
 	}
 	if i.Processes.WithoutRank > 0 || r.Injected == 0 {
 		line("processes: %d with a capture, %d without a rank", i.Processes.Total, i.Processes.WithoutRank)
@@ -75,6 +78,19 @@ func (i *Info) Summary(w io.Writer) {
 	if i.Events.Total > 0 {
 		line("events: %d", i.Events.Total)
 	}
+	if i.Windowed != nil {
+		line("windowed: %s", i.Windowed)
+	}
+	if len(i.Epochs) > 0 {
+		line("epochs: %d (sigmatrace info --epochs lists them)", len(i.Epochs))
+	}
+	for n, x := range i.Phases {
+		if n == summaryPhases {
+			line("phases: and %d more", len(i.Phases)-n)
+			break
+		}
+		line("phase %s", i.phaseLine(&x))
+	}
 	if i.Lost.Events > 0 {
 		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
 	}
@@ -104,6 +120,51 @@ func (i *Info) Summary(w io.Writer) {
 	}
 	if x := i.Clock.ReceiveBeforeSend; x.Count != nil && *x.Count > 0 {
 		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
+	}
+}
+
+// others tells of the ranks that have no capture and need none.
+func (r *Ranks) others() string {
+	text := ""
+	if r.Excluded > 0 {
+		text += fmt.Sprintf(", %d excluded", r.Excluded)
+	}
+	if r.Idle > 0 {
+		text += fmt.Sprintf(", %d made no recorded call", r.Idle)
+	}
+	return text
+}
+
+// phaseLine says what went on in the phases of a name.
+func (i *Info) phaseLine(x *PhaseInfo) string {
+	name := x.Name
+	if x.Domain != "" {
+		name = x.Domain + ": " + name
+	}
+	text := fmt.Sprintf("%s: %d, %v", name, x.Count, time.Duration(x.TimeNS).Round(time.Microsecond))
+	if i.Layer != nil {
+		c := x.Traffic[*i.Layer]
+		text += fmt.Sprintf(", %d operations (%s) at layer %s", c.Count, size(c.Bytes), *i.Layer)
+	}
+	return text
+}
+
+// EpochLines writes the run's epochs, a line each, with what the summary's layer carried.
+func (i *Info) EpochLines(w io.Writer) {
+	if len(i.Epochs) == 0 {
+		fmt.Fprintln(w, "sigmatrace: one epoch: the whole run")
+		return
+	}
+	fmt.Fprintln(w, "number  kind      processes  begins                          name")
+	for _, e := range i.Epochs {
+		begins := "-"
+		if e.StartNS != nil {
+			begins = time.Unix(0, *e.StartNS).UTC().Format("2006-01-02T15:04:05.000000000Z")
+		}
+		fmt.Fprintf(w, "%6d  %-8s  %9d  %-30s  %s\n", e.Number, e.Kind, e.Processes, begins, e.Name)
+		if i.Layer != nil {
+			fmt.Fprintf(w, "        %s\n", (&Info{Operations: e.Operations}).layerLine(*i.Layer))
+		}
 	}
 }
 

@@ -137,6 +137,15 @@ int st_app_pop(const char *domain)
     return level;
 }
 
+void st_app_end(struct st_thread *t)
+{
+    uint32_t depth = t->depth < ST_PHASES ? t->depth : ST_PHASES;
+    while (depth && st_mode != ST_AGGREGATE)
+        st_rec_app_phase(t, st_clock(), ST_EV_APP_PHASE_END, track_of(t), t->phases[--depth].name, 0);
+    __atomic_store_n(&t->depth, 0, __ATOMIC_RELAXED);
+    epoch_of_phases(t);
+}
+
 /* Begins (event ST_EV_APP_PHASE_BEGIN) or ends a range that may end in another thread. */
 void st_app_range(unsigned event, const char *name, const char *domain, uint64_t range)
 {

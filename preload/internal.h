@@ -195,6 +195,8 @@ void st_say_failed(void);
 void st_app_mark(const char *name, const char *domain);
 int st_app_push(const char *name, const char *domain);
 int st_app_pop(const char *domain);
+/* Ends the phases of a thread that ends. */
+void st_app_end(struct st_thread *t);
 void st_app_range(unsigned event, const char *name, const char *domain, uint64_t range);
 
 uint32_t st_crc32c(const uint8_t *p, size_t n);

@@ -170,12 +170,11 @@ static void thread_ended(void *state)
         return;
     memset(t->gate, 0, sizeof t->gate);
     polls_flush_all(t);
+    st_app_end(t);
     st_self = &closed;
     st_lock();
     t->next = p->idle;
     p->idle = t;
-    t->depth = 0;
-    __atomic_store_n(&t->owner, t->index | (uint64_t)p->watch.epoch << 32, __ATOMIC_RELAXED);
     st_unlock();
 }
 

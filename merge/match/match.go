@@ -13,6 +13,7 @@ const (
 	NoReceiveRecorded = "no receive recorded"
 	NoSendRecorded    = "no send recorded"
 	LostRecords       = "lost records"
+	LeftOut           = "left out by a window" // sorts before LostRecords, which counts for more
 	Unfinished        = "unfinished"
 	Failed            = "error"
 	NoTagRecorded     = "sender's tag not recorded"
@@ -61,7 +62,7 @@ type matcher struct {
 
 // Knowledge is what matching asks about processes.
 type Knowledge struct {
-	Lossy func(process uint32) bool // records are missing
+	Missing func(process uint32) string // why records of a process are missing: LostRecords, LeftOut; "" where none are
 	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
 	// message of its tag.
 	Displaced func(receive *Half) bool
@@ -95,9 +96,9 @@ func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, known
 type group struct {
 	from, split, to int64
 	first           Half
-	sources         bool // several endpoints send on it
-	directed        bool // a receive on it knows its source
-	lost            bool // a process of it lost records
+	sources         bool   // several endpoints send on it
+	directed        bool   // a receive on it knows its source
+	missing         string // why records of a process of it are missing
 }
 
 // survey walks over the group that scan stands on, to the first record behind it.
@@ -114,7 +115,7 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 		g.directed = g.directed || (h.Side == Receive && h.Source != 0)
 		if h.Process != process {
 			process = h.Process
-			g.lost = g.lost || m.known.Lossy(process)
+			g.missing = max(g.missing, m.known.Missing(process))
 		}
 		more, err = scan.Next()
 		if err != nil || !more || scan.Value.Stream != g.first.Stream {
@@ -137,7 +138,7 @@ func (m *matcher) join(g *group) error {
 		return m.joinBySource(g)
 	}
 	var flags ops.Flag
-	if g.first.Rule != Equal && (g.sources || g.lost || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
+	if g.first.Rule != Equal && (g.sources || g.missing != "" || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
 		flags = ops.Ambiguous
 	}
 	sends, receives := m.in.From(g.from), m.in.From(g.split)
@@ -184,8 +185,8 @@ func (m *matcher) join(g *group) error {
 }
 
 func (m *matcher) alone(g *group, cause string) {
-	if g.lost {
-		cause = LostRecords
+	if g.missing != "" {
+		cause = g.missing
 	}
 	m.found.Unmatched[cause]++
 }

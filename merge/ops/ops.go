@@ -64,15 +64,16 @@ type Process struct {
 	First, Last int64   // first and last time known, ns
 	TickNS      float64 // length of a tick of the recording clock, ns
 	Threads     map[uint32]string
+	Names       map[uint32]string // of marks and phases, by the number in their records
 }
 
 // Endpoint is anything that operations are ordered on: a UCP endpoint or worker, a queue pair, a shared receive queue, a completion
-// queue.
+// queue, a track of the application's phases.
 type Endpoint struct {
 	Process uint32
 	Object  uint32
 	Layer   string
-	Kind    string // "endpoint", "worker", "qp", "srq", "cq"
+	Kind    string // "endpoint", "worker", "qp", "srq", "cq", "track"
 	Name    string // short, for people: "QP 0x11 -> rank 3", "ep 4 -> rank 1"
 	Peer    uint32 // 1 + index of the peer's endpoint (connected queue pairs) or worker; 0 unknown
 	Lanes   int    // number of lanes its operations need

@@ -27,6 +27,7 @@ type Counts struct {
 	Overflow   int64                      // requests beyond the limit of outstanding ones: kept as points in time
 	Unfinished int64
 	Open       []OpenReceive
+	Phases     map[uint32]*Phase // of the application, by the number of their name
 }
 
 // Layers, as the catalogue names them.
@@ -35,6 +36,7 @@ const (
 	uct   = "uct"
 	verbs = "verbs"
 	ofi   = "ofi"
+	app   = "app"
 )
 
 // Pairer is the state of one process.
@@ -46,7 +48,9 @@ type Pairer struct {
 	catalogue *catalogue.Catalogue
 	sink      Sink
 	limit     int
-	lossy     bool
+	missing   string // why records are missing, as match names it; "" where none are
+	lossy     bool   // some are
+	phases    phases
 
 	err       error
 	states    map[key]*state
@@ -63,22 +67,22 @@ type Pairer struct {
 	now       uint64           // ticks of the latest record
 }
 
-// New makes a pairer. It holds at most limit outstanding requests; lossy says that records may be missing, so that counters records
-// have to be followed.
-func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink, limit int, lossy bool) *Pairer {
+// New makes a pairer. It holds at most limit outstanding requests; missing says why records may be missing, so that
+// counters records have to be followed; "" where none are.
+func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink, limit int, missing string) *Pairer {
 	n := 0
 	if len(c.Events) > 0 {
 		n = int(c.Events[len(c.Events)-1].ID)
 	}
 	return &Pairer{
-		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}},
-		process: p, topology: m, catalogue: c, sink: sink, limit: limit, lossy: lossy,
+		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}},
+		process: p, topology: m, catalogue: c, sink: sink, limit: limit, missing: missing, lossy: missing != "",
 		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets,
 	}
 }
 
 // Lossy says that records are missing from here on.
-func (p *Pairer) Lossy() { p.lossy = true }
+func (p *Pairer) Lossy() { p.missing, p.lossy = match.LostRecords, true }
 
 // Event takes a record. Errors are the sink's.
 func (p *Pairer) Event(ev *capture.Event) error {
@@ -119,6 +123,8 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.ofiCounter(ev)
 	case "ofi_empty_polls":
 		p.polls(ev, ev.Fields[catalogue.OfiEmptyPollsCount], ev.Fields[catalogue.OfiEmptyPollsDuration])
+	case "app_phase":
+		p.phase(ev)
 	case "verbs_notify":
 		p.polls(ev, 1, 0)
 	}

@@ -219,6 +219,9 @@ func (p *Pairer) post(ev *capture.Event, s *state, role ops.Role, bytes uint64) 
 	i, e := p.slab.take()
 	ns := p.process.Clock.NS(ev.Time)
 	s.totals[role] += bytes
+	if role != ops.Target {
+		p.inPhases(ev, s, bytes)
+	}
 	e.state, e.ticks = s, ev.Time
 	e.op = ops.Op{
 		Post: ns, Process: p.process.Index, Endpoint: s.object.Local, Thread: ev.Thread, Sequence: ev.Sequence, Event: ev.ID, Role: role,

@@ -238,7 +238,7 @@ func (p *Pairer) verbsHalf(e *entry) (match.Half, string) {
 		return h, match.PeerNotTraced
 	}
 	if !e.half {
-		return h, match.LostRecords
+		return h, p.missing
 	}
 	h.Rule, h.Order = match.Equal, e.k
 	if q.Type == topology.TypeUC {

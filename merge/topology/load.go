@@ -3,6 +3,7 @@ package topology
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"strings"
@@ -27,7 +28,36 @@ const maxAddress = 512
 type Survey struct {
 	Pairs     []clock.Pair
 	Threads   map[uint32]string
+	Names     map[uint32]Name // of marks and phases, by number
+	Epochs    []Epoch
+	Windows   []Window // changes of the window, in order
 	addresses []workerAddress
+}
+
+// Name of marks and phases.
+type Name struct{ Domain, Name string }
+
+// String is the name with its domain in front.
+func (n Name) String() string {
+	if n.Domain == "" {
+		return n.Name
+	}
+	return n.Domain + ": " + n.Name
+}
+
+// Epoch is an epoch of the aggregate tables.
+type Epoch struct {
+	Number   uint32
+	Kind     uint64
+	Realtime int64 // of its first edge
+	Name     string
+}
+
+// Window is a change of the window for events.
+type Window struct {
+	Ticks uint64
+	Open  bool
+	Cause uint64
 }
 
 type workerAddress struct {
@@ -41,7 +71,8 @@ const pairsPerSecond = 8
 
 // ReadSurvey reads a capture's survey. With an error, what could be read is there.
 func ReadSurvey(f *capture.File, c *catalogue.Catalogue) (*Survey, error) {
-	s := &Survey{Threads: map[uint32]string{}}
+	s := &Survey{Threads: map[uint32]string{}, Names: map[uint32]Name{}}
+	text := func(d *capture.Definition, i int) string { return strings.ToValidUTF8(d.String(i), "\ufffd") }
 	err := f.Definitions(c, func(d *capture.Definition) error {
 		switch d.ID {
 		case catalogue.DefThread:
@@ -53,6 +84,13 @@ func ReadSurvey(f *capture.File, c *catalogue.Catalogue) (*Survey, error) {
 					Realtime: int64(d.Uint(catalogue.DefClockPairRealtimeNs)), Monotonic: int64(d.Uint(catalogue.DefClockPairMonotonicNs)),
 				})
 			}
+		case catalogue.DefAppName:
+			s.Names[uint32(d.Uint(catalogue.DefAppNameNumber))] = Name{text(d, catalogue.DefAppNameDomain), text(d, catalogue.DefAppNameName)}
+		case catalogue.DefEpoch:
+			s.Epochs = append(s.Epochs, Epoch{uint32(d.Uint(catalogue.DefEpochNumber)), d.Uint(catalogue.DefEpochKind),
+				int64(d.Uint(catalogue.DefEpochRealtimeNs)), text(d, catalogue.DefEpochName)})
+		case catalogue.DefWindow:
+			s.Windows = append(s.Windows, Window{d.Time, d.Uint(catalogue.DefWindowOpen) != 0, d.Uint(catalogue.DefWindowCause)})
 		case catalogue.DefUcpWorkerAddress:
 			a := d.Bytes(catalogue.DefUcpWorkerAddressAddress)
 			length := int(d.Uint(catalogue.DefUcpWorkerAddressLength))
@@ -207,6 +245,12 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 	case catalogue.DefVerbsAh:
 		o = fresh(AddressHandle, u(catalogue.DefVerbsAhObject))
 		o.Path = path(d, catalogue.DefVerbsAhGlobal, catalogue.DefVerbsAhDgid, catalogue.DefVerbsAhDlid)
+	case catalogue.DefAppTrack:
+		o = fresh(Track, u(catalogue.DefAppTrackObject))
+		o.Label = "across threads"
+		if thread := u(catalogue.DefAppTrackThread); thread != 0 {
+			o.Label = fmt.Sprintf("of thread %d", thread)
+		}
 	case catalogue.DefVerbsBlind:
 		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil {
 			q.Blind = d.String(catalogue.DefVerbsBlindReason)

@@ -29,10 +29,11 @@ const (
 	FabricPeer     // its way to one address
 	FabricQueue
 	FabricCounter
+	Track // of marks and phases of the application
 )
 
 var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint",
-	"fi_ep", "fi_peer", "fi_cq", "fi_cntr"}
+	"fi_ep", "fi_peer", "fi_cq", "fi_cntr", "track"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -68,7 +69,7 @@ type Object struct {
 	Blind          string // why the queue pair's data path is not seen
 	Connections    []Connection
 	Path           Path   // of an address handle
-	Label          string // socket address, device name, transport and device
+	Label          string // socket address, device name, transport and device, name of a track's thread
 	Fabric         *Fabric
 }
 
@@ -189,6 +190,8 @@ func (p *Process) add(o *Object) {
 		o.Layer = "uct"
 	case FabricEndpoint, FabricPeer, FabricQueue, FabricCounter:
 		o.Layer = "ofi"
+	case Track:
+		o.Layer = "app"
 	}
 	p.Objects[o.ID] = o
 	if o.Carries() {
@@ -216,6 +219,8 @@ func (o *Object) Name() string {
 		return fmt.Sprintf("fi ep %d", o.ID)
 	case FabricCounter:
 		return fmt.Sprintf("counter %d", o.ID)
+	case Track:
+		return "phases " + o.Label
 	case Unknown:
 		if o.ID == 0 {
 			return "unknown object"

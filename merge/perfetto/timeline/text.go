@@ -66,6 +66,7 @@ var renamed = map[string]map[string]string{
 	"ofi_message":       {"duration": "call_ticks"},
 	"ofi_access":        {"duration": "call_ticks"},
 	"ofi_empty_polls":   {"count": "", "duration": ""},
+	"app_phase":         {"name": "", "range": ""},
 }
 
 // keepsZero says whether a zero in a field says something; other numbers are left out when zero.
@@ -103,6 +104,7 @@ type texts struct {
 	events   []*eventText // by event id
 	peers    []Sym        // by endpoint
 	threads  []map[uint32]Sym
+	names    []map[uint32]Sym // of phases
 	statuses map[string][]Sym // by layer
 }
 
@@ -170,12 +172,16 @@ func (p *Plan) makeTexts() {
 			p.text.peers[e] = sym(p.title(int(ep.Process)) + ": " + ep.Name)
 		}
 	}
-	p.text.threads = make([]map[uint32]Sym, len(p.Run.Processes))
-	for i := range p.Run.Processes {
-		p.text.threads[i] = map[uint32]Sym{}
-		for _, t := range slices.Sorted(maps.Keys(p.Run.Processes[i].Threads)) {
-			p.text.threads[i][t] = sym(p.Run.Processes[i].Threads[t])
+	symbolsOf := func(names map[uint32]string) map[uint32]Sym {
+		table := map[uint32]Sym{}
+		for _, n := range slices.Sorted(maps.Keys(names)) {
+			table[n] = sym(names[n])
 		}
+		return table
+	}
+	for i := range p.Run.Processes {
+		p.text.threads = append(p.text.threads, symbolsOf(p.Run.Processes[i].Threads))
+		p.text.names = append(p.text.names, symbolsOf(p.Run.Processes[i].Names))
 	}
 }
 
@@ -282,6 +288,10 @@ func (p *Plan) Name(op *ops.Op) Sym {
 	case op.Flags&ops.CallRecord != 0:
 		if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
 			return p.text.events[id].name
+		}
+	case t.event.Kind == catalogue.Phase:
+		if s, ok := p.text.names[op.Process][uint32(op.Fields[catalogue.AppPhaseName])]; ok {
+			return s
 		}
 	case t.byOpcode != nil:
 		if s, ok := named(t.byOpcode, op.Fields[t.opcode]); ok {

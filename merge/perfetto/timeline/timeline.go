@@ -197,8 +197,8 @@ func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
 		if seen[name]++; seen[name] > 1 {
 			name += fmt.Sprintf(" (%d)", seen[name])
 		}
-		// A completion queue holds polls, which count nothing.
-		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr"}
+		// A completion queue holds polls and a track phases, which count nothing.
+		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr" && ep.Kind != "track"}
 		p.endpoints[e] = d
 		p.shownOnes = append(p.shownOnes, e)
 		p.tracks += d.lanes
