@@ -72,6 +72,17 @@ func (p *process) missing() string {
 	return ""
 }
 
+// holes tells whether records of an object may be missing between those that are there. For windows its counters tell.
+func (p *process) holes(object uint32) bool {
+	switch p.missing() {
+	case "":
+		return false
+	case match.LeftOut:
+		return p.counts.Holes[object]
+	}
+	return true
+}
+
 func (p *process) problem(err error) {
 	if err != nil {
 		p.problems = append(p.problems, flatten(err)...)

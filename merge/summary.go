@@ -162,7 +162,7 @@ func (i *Info) EpochLines(w io.Writer) {
 			begins = time.Unix(0, *e.StartNS).UTC().Format("2006-01-02T15:04:05.000000000Z")
 		}
 		fmt.Fprintf(w, "%6d  %-8s  %9d  %-30s  %s\n", e.Number, e.Kind, e.Processes, begins, e.Name)
-		if i.Layer != nil {
+		if i.Layer != nil && e.Operations[*i.Layer] != nil {
 			fmt.Fprintf(w, "        %s\n", (&Info{Operations: e.Operations}).layerLine(*i.Layer))
 		}
 	}

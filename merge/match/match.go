@@ -63,6 +63,8 @@ type matcher struct {
 // Knowledge is what matching asks about processes.
 type Knowledge struct {
 	Missing func(process uint32) string // why records of a process are missing: LostRecords, LeftOut; "" where none are
+	// Holes tells whether records of an object may be missing between those that are there, so that their order does not number them.
+	Holes func(process, object uint32) bool
 	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
 	// message of its tag.
 	Displaced func(receive *Half) bool
@@ -99,13 +101,14 @@ type group struct {
 	sources         bool   // several endpoints send on it
 	directed        bool   // a receive on it knows its source
 	missing         string // why records of a process of it are missing
+	holes           bool   // and that they are between those that are there
 }
 
 // survey walks over the group that scan stands on, to the first record behind it.
 func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, err error) {
 	g = group{from: scan.Index(), first: scan.Value}
 	g.split = g.from
-	process := ^uint32(0)
+	process, object := ^uint32(0), ^uint32(0)
 	for {
 		h := &scan.Value
 		if h.Side == Send {
@@ -113,9 +116,10 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 			g.sources = g.sources || h.Process != g.first.Process || h.Object != g.first.Object
 		}
 		g.directed = g.directed || (h.Side == Receive && h.Source != 0)
-		if h.Process != process {
-			process = h.Process
+		if h.Process != process || h.Object != object {
+			process, object = h.Process, h.Object
 			g.missing = max(g.missing, m.known.Missing(process))
+			g.holes = g.holes || m.known.Holes(process, object)
 		}
 		more, err = scan.Next()
 		if err != nil || !more || scan.Value.Stream != g.first.Stream {
@@ -138,7 +142,7 @@ func (m *matcher) join(g *group) error {
 		return m.joinBySource(g)
 	}
 	var flags ops.Flag
-	if g.first.Rule != Equal && (g.sources || g.missing != "" || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
+	if g.first.Rule != Equal && (g.sources || g.holes || (g.first.Rule == RankLossy && g.split-g.from != g.to-g.split)) {
 		flags = ops.Ambiguous
 	}
 	sends, receives := m.in.From(g.from), m.in.From(g.split)

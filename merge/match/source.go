@@ -21,7 +21,7 @@ func (m *matcher) joinBySource(g *group) error {
 	taken = make([]bool, len(sends))
 	first := 0
 	var flags ops.Flag
-	if g.missing != "" {
+	if g.holes {
 		flags = ops.Ambiguous
 	}
 	for ; more && err == nil && c.Index() < g.to; more, err = c.Next() {

@@ -27,6 +27,7 @@ type Counts struct {
 	Overflow   int64                      // requests beyond the limit of outstanding ones: kept as points in time
 	Unfinished int64
 	Open       []OpenReceive
+	Holes      map[uint32]bool   // objects of which requests or receives are missing before recorded ones
 	Phases     map[uint32]*Phase // of the application, by the number of their name
 }
 
@@ -75,7 +76,7 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 		n = int(c.Events[len(c.Events)-1].ID)
 	}
 	return &Pairer{
-		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}},
+		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}, Holes: map[uint32]bool{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, missing: missing, lossy: missing != "",
 		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets,
 	}
@@ -241,11 +242,13 @@ func (p *Pairer) counters(ev *capture.Event) {
 	if n := ev.Fields[capture.CountersPosted]; n > s.posted {
 		s.lostSends(n - s.posted)
 		s.posted = n
+		p.Counts.Holes[o.ID] = true
 	}
 	if n := ev.Fields[capture.CountersReceived]; n > s.received {
 		s.receiveK += n - s.received
 		s.received = n
 		s.lost = true
+		p.Counts.Holes[o.ID] = true
 	}
 	if n := ev.Fields[capture.CountersCompleted]; n > s.completed {
 		s.completed = n

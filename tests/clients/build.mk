@@ -1,6 +1,6 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
@@ -10,6 +10,7 @@ $(TB):
 	mkdir -p $@
 
 $(CLIENTS): tests/clients/tally.h | $(TB)
+$(TB)/burst-client $(TB)/mpi-app: preload/sigmatrace.h
 $(TB)/verbs-client $(TB)/peer-client $(TB)/burst-client: tests/clients/rc.h
 
 $(TB)/ucp-client: tests/clients/ucp-client.c
@@ -22,6 +23,9 @@ $(TB)/dlv-client: tests/clients/dlv-client.c
 	$(CLIENT_CC) -o $@ $< -ldl
 $(TB)/burst-client: tests/clients/burst-client.c
 	$(CLIENT_CC) -o $@ $< -libverbs -lucp -lucs
+# With NVTX_INCLUDE, a folder that has nvtx3/nvToolsExt.h, against NVIDIA's own header.
+$(TB)/nvtx-client: tests/clients/nvtx-client.c
+	$(CLIENT_CC) $(if $(NVTX_INCLUDE),-DNVTX_HEADER -isystem $(NVTX_INCLUDE)) -o $@ $< -ldl
 $(TB)/mpi-app: tests/clients/mpi-app.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
 

@@ -1,9 +1,13 @@
-/* burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX]: posts 64-byte puts or writes to itself without a pause
+/* burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p]: posts 64-byte puts or writes to itself without a pause
  * and publishes, after each accepted one, how many there have been: a 64-bit number at the start of FILE, shared memory.
+ *
+ * -m marks the epoch "rest" after COUNT requests, by sigmatrace.h. -p puts each 100 requests into a phase "block", the last 10 of them also
+ * into a phase "inner" in it.
  *
  * It is made to be killed with SIGKILL; left alone it stops after SECONDS (default 20) or COUNT requests and exits with 0.
  */
 #define _GNU_SOURCE
+#include "../../preload/sigmatrace.h"
 #include "rc.h"
 
 #include <fcntl.h>
@@ -12,7 +16,8 @@
 #include <ucp/api/ucp.h>
 
 enum { SIZE = 64, OUTSTANDING = 32 };
-static uint64_t *published, limit = UINT64_MAX;
+static uint64_t *published, limit = UINT64_MAX, mark_at;
+static int phases;
 static time_t end;
 
 static uint64_t publish(void)
@@ -21,8 +26,23 @@ static uint64_t publish(void)
 	__atomic_store_n(published, n, __ATOMIC_RELEASE);
 	return n;
 }
+/* Before each request, with how many there have been; after the last one with a multiple of 100. */
+static void say(uint64_t n)
+{
+	if (mark_at && n == mark_at)
+		sigmatrace_mark("rest");
+	if (phases && n && n % 100 == 0) {
+		sigmatrace_phase_end();
+		sigmatrace_phase_end();
+	}
+	if (phases && n % 100 == 0 && n < limit)
+		sigmatrace_phase_begin("block");
+	if (phases && n % 100 == 90)
+		sigmatrace_phase_begin("inner");
+}
 static int go_on(uint64_t n)
 {
+	say(n);
 	return n < limit && (n % 1024 || time(NULL) < end);
 }
 
@@ -50,6 +70,7 @@ static void burst_ucp(void)
 	CHECK(ucp_ep_create(worker, &ep_params, &ep) == UCS_OK && ucp_ep_rkey_unpack(ep, key, &rkey) == UCS_OK);
 	const ucp_request_param_t plain = { 0 };
 	uint64_t posted = 0;
+	say(0);
 	do {
 		ucs_status_ptr_t r = ucp_put_nbx(ep, from, SIZE, (uintptr_t)to, rkey, &plain);
 		CHECK(!UCS_PTR_IS_ERR(r));
@@ -80,6 +101,7 @@ static void burst_verbs(const char *device, int gid_index)
 	address_of(ctx, gid_index, &self);
 	connect_rc(qp, qp->qp_num, &self);
 	uint64_t posted = 0, done = 0;
+	say(0);
 	do {
 		struct ibv_sge sg = { (uintptr_t)buf, SIZE, mr->lkey };
 		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sg, .num_sge = 1 };
@@ -103,18 +125,20 @@ int main(int argc, char **argv)
 {
 	const char *layer = "", *file = NULL, *device = NULL;
 	int seconds = 20, gid_index = 0, opt;
-	while ((opt = getopt(argc, argv, "l:f:t:n:d:g:")) != -1)
+	while ((opt = getopt(argc, argv, "l:f:t:n:d:g:m:p")) != -1)
 		switch (opt) {
 		case 'l': layer = optarg; break;
 		case 'f': file = optarg; break;
 		case 't': seconds = atoi(optarg); break;
 		case 'n': limit = strtoull(optarg, NULL, 0); break;
 		case 'd': device = optarg; break;
+		case 'm': mark_at = strtoull(optarg, NULL, 0); break;
+		case 'p': phases = 1; break;
 		case 'g': gid_index = atoi(optarg); break;
 		default: return 2;
 		}
 	if (!file || (strcmp(layer, "ucp") && strcmp(layer, "verbs"))) {
-		fprintf(stderr, "usage: burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX]\n");
+		fprintf(stderr, "usage: burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p]\n");
 		return 2;
 	}
 	int fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);

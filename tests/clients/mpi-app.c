@@ -1,8 +1,9 @@
-/* mpi-app [-n ROUNDS] [-a]: an MPI program that checks all its data: alltoall, allreduce, and a ring of point-to-point messages of 8 bytes
- * to 256 KiB (-a: alltoall alone). Rank 0 prints "mpi-app ok RANKS ROUNDS"; each rank prints its point-to-point calls as clients here do
+/* mpi-app [-n ROUNDS] [-a] [-m]: an MPI program that checks all its data: alltoall, allreduce, and a ring of point-to-point messages of 8 bytes
+ * to 256 KiB (-a: alltoall alone; -m: marks the epochs "rounds" and "end" by sigmatrace.h). Rank 0 prints "mpi-app ok RANKS ROUNDS"; each rank prints its point-to-point calls as clients here do
  * (the library makes more sends and receives of its own for the collective calls).
  */
 #define _GNU_SOURCE
+#include "../../preload/sigmatrace.h"
 #include "tally.h"
 
 #include <mpi.h>
@@ -55,16 +56,19 @@ static void ring(int round)
 
 int main(int argc, char **argv)
 {
-	int rounds = 10, only_alltoall = 0, opt;
+	int rounds = 10, only_alltoall = 0, marks = 0, opt;
 	MPI_Init(&argc, &argv);
-	while ((opt = getopt(argc, argv, "n:a")) != -1)
+	while ((opt = getopt(argc, argv, "n:am")) != -1)
 		switch (opt) {
 		case 'n': rounds = atoi(optarg); break;
+		case 'm': marks = 1; break;
 		case 'a': only_alltoall = 1; break;
 		default: MPI_Abort(MPI_COMM_WORLD, 2);
 		}
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (marks)
+		sigmatrace_mark("rounds");
 	for (int i = 0; i < rounds; i++) {
 		alltoall(i);
 		if (only_alltoall)
@@ -72,6 +76,8 @@ int main(int argc, char **argv)
 		allreduce(i);
 		ring(i);
 	}
+	if (marks)
+		sigmatrace_mark("end");
 	MPI_Barrier(MPI_COMM_WORLD);
 	tally_report(did, OPS);
 	if (rank == 0)
