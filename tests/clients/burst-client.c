@@ -1,8 +1,8 @@
-/* burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p]: posts 64-byte puts or writes to itself without a pause
+/* burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p] [-w MICROSECONDS]: posts 64-byte puts or writes to itself without a pause
  * and publishes, after each accepted one, how many there have been: a 64-bit number at the start of FILE, shared memory.
  *
  * -m marks the epoch "rest" after COUNT requests, by sigmatrace.h. -p puts each 100 requests into a phase "block", the last 10 of them also
- * into a phase "inner" in it.
+ * into a phase "inner" in it. -w waits so long before each request.
  *
  * It is made to be killed with SIGKILL; left alone it stops after SECONDS (default 20) or COUNT requests and exits with 0.
  */
@@ -17,7 +17,7 @@
 
 enum { SIZE = 64, OUTSTANDING = 32 };
 static uint64_t *published, limit = UINT64_MAX, mark_at;
-static int phases;
+static int phases, pause_us;
 static time_t end;
 
 static uint64_t publish(void)
@@ -43,6 +43,8 @@ static void say(uint64_t n)
 static int go_on(uint64_t n)
 {
 	say(n);
+	if (pause_us)
+		usleep(pause_us);
 	return n < limit && (n % 1024 || time(NULL) < end);
 }
 
@@ -125,7 +127,7 @@ int main(int argc, char **argv)
 {
 	const char *layer = "", *file = NULL, *device = NULL;
 	int seconds = 20, gid_index = 0, opt;
-	while ((opt = getopt(argc, argv, "l:f:t:n:d:g:m:p")) != -1)
+	while ((opt = getopt(argc, argv, "l:f:t:n:d:g:m:pw:")) != -1)
 		switch (opt) {
 		case 'l': layer = optarg; break;
 		case 'f': file = optarg; break;
@@ -133,12 +135,13 @@ int main(int argc, char **argv)
 		case 'n': limit = strtoull(optarg, NULL, 0); break;
 		case 'd': device = optarg; break;
 		case 'm': mark_at = strtoull(optarg, NULL, 0); break;
+		case 'w': pause_us = atoi(optarg); break;
 		case 'p': phases = 1; break;
 		case 'g': gid_index = atoi(optarg); break;
 		default: return 2;
 		}
 	if (!file || (strcmp(layer, "ucp") && strcmp(layer, "verbs"))) {
-		fprintf(stderr, "usage: burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p]\n");
+		fprintf(stderr, "usage: burst-client -l ucp|verbs -f FILE [-t SECONDS] [-n COUNT] [-d DEVICE] [-g GID_INDEX] [-m COUNT] [-p] [-w MICROSECONDS]\n");
 		return 2;
 	}
 	int fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);

@@ -117,7 +117,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// The environment that the program sees differs from an untraced one in LD_PRELOAD and SIGMATRACE_CONFIG only; under mpirun too.
+// The environment that the program sees differs from an untraced one in LD_PRELOAD and SIGMATRACE_CONFIG only, and, where it has no tool for NVTX,
+// in NVTX_INJECTION64_PATH; under mpirun too.
 func TestEnvironment(t *testing.T) {
 	parse := func(text string) map[string]string {
 		env := map[string]string{}
@@ -139,7 +140,8 @@ func TestEnvironment(t *testing.T) {
 	}
 	argv := []string{"env", "-0"}
 	want, got := parse(plainly(argv)), parse(r.launch(argv...).succeed().stdout)
-	for _, name := range []string{"LD_PRELOAD", "SIGMATRACE_CONFIG"} {
+	ours := []string{"LD_PRELOAD", "NVTX_INJECTION64_PATH", "SIGMATRACE_CONFIG"}
+	for _, name := range ours {
 		if got[name] == "" {
 			t.Errorf("%s is not set", name)
 		}
@@ -156,7 +158,7 @@ func TestEnvironment(t *testing.T) {
 	r = newRun(t, spec{mode: "full", providers: "ucx", noCount: true})
 	line := r.mpirun(1, "env", "-0")
 	names := func(env map[string]string) []string {
-		return slices.DeleteFunc(slices.Sorted(maps.Keys(env)), func(n string) bool { return n == "LD_PRELOAD" || n == "SIGMATRACE_CONFIG" })
+		return slices.DeleteFunc(slices.Sorted(maps.Keys(env)), func(n string) bool { return slices.Contains(ours, n) })
 	}
 	if got, want := names(parse(r.launch(line...).succeed().stdout)), names(parse(plainly(line))); !slices.Equal(got, want) {
 		t.Errorf("variables of a rank: %v\nuntraced: %v", got, want)

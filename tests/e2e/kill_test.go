@@ -33,11 +33,17 @@ var bursts = map[string]spec{
 // startBurst starts one and waits until it has made some requests.
 func startBurst(t *testing.T, layer, mode string, options ...string) *burst {
 	t.Helper()
+	return startBurstLike(t, layer, mode, options, "-t", "100")
+}
+
+// startBurstLike starts one with options of its own.
+func startBurstLike(t *testing.T, layer, mode string, options []string, own ...string) *burst {
+	t.Helper()
 	s := bursts[layer]
 	s.mode, s.options = mode, options
 	b := &burst{run: newRun(t, s)}
 	b.file = filepath.Join(b.dir, "published")
-	b.cmd = b.command(built(t, "tests/burst-client"), "-l", layer, "-f", b.file, "-t", "100")
+	b.cmd = b.command(append([]string{built(t, "tests/burst-client"), "-l", layer, "-f", b.file}, own...)...)
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ func TestWindowByCommand(t *testing.T) {
 	notQuick(t)
 	for layer, op := range map[string]string{"ucp": "put", "verbs": "write"} {
 		t.Run(layer, func(t *testing.T) {
-			b := startBurst(t, layer, "simple", "--set", "window.start=closed")
+			b := startBurstLike(t, layer, "simple", []string{"--set", "window.start=closed"}, "-t", "100", "-w", "20")
 			command := func(word string) time.Time {
 				t.Helper()
 				before := time.Now()
@@ -170,7 +170,7 @@ func TestWindowOfTheProfile(t *testing.T) {
 	notQuick(t)
 	r := newRun(t, bursts["ucp"])
 	r.spec.mode, r.spec.options = "full", []string{"--set", "window.delay=800ms", "--set", "window.duration=400ms"}
-	r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-t", "3").succeed()
+	r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-t", "3", "-w", "20").succeed()
 	var m struct{ Run struct{ Start time.Time } }
 	readJSON(t, filepath.Join(r.path, "manifest.json"), &m)
 	i, all := r.account(), r.posts("ucp")
