@@ -1,6 +1,7 @@
 /* Test client of the recorder: records series that the Go side can compute by itself. */
 #define _GNU_SOURCE
 #include "recorder.h"
+#include "sigmatrace.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static uint64_t next(uint64_t *s)
@@ -107,6 +109,43 @@ static void burst(volatile uint64_t *count, uint64_t n)
     }
 }
 
+/* The same for b ms with a pause of a us, its remote address saying the number of each: as providers do it, by st_mode. */
+static void paced(unsigned pause, uint64_t ms)
+{
+    struct st_thread *t = enter();
+    if (!t)
+        return;
+    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
+    struct timespec from, now;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (uint64_t i = 0;; i++) {
+        uint64_t begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
+        usleep(pause);
+        if (st_mode == ST_FULL)
+            st_rec_ucp_request(t, begin, ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
+        st_count(t, o, ST_EV_UCP_PUT, 8, 1);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((uint64_t)(now.tv_sec - from.tv_sec) * 1000 + (uint64_t)(now.tv_nsec / 1000000) - (uint64_t)(from.tv_nsec / 1000000) >= ms)
+            return;
+    }
+}
+
+/* a marks of different names, b puts after each. */
+static void marks(uint64_t a, uint64_t b)
+{
+    struct st_thread *t = enter();
+    if (!t)
+        return;
+    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
+    for (uint64_t i = 0; i < a; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "step %llu", (unsigned long long)i);
+        sigmatrace_mark(name);
+        for (uint64_t k = 0; k < b; k++)
+            st_count(t, o, ST_EV_UCP_PUT, 8, 1);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -152,6 +191,10 @@ int main(int argc, char **argv)
             close(fd);
         }
         burst(count, a);
+    } else if (!strcmp(what, "paced")) {
+        paced((unsigned)a, b);
+    } else if (!strcmp(what, "marks")) {
+        marks(a, b);
     } else if (!strcmp(what, "fsize")) { /* a file size limit must not become a signal */
         struct rlimit r = {a, a};
         setrlimit(RLIMIT_FSIZE, &r);
