@@ -69,7 +69,7 @@ static void use_epoch(uint32_t number)
 {
     struct st_process *p = st_process;
     st_lock();
-    p->watch.epoch = number;
+    __atomic_store_n(&p->watch.epoch, number, __ATOMIC_RELEASE);
     for (struct st_thread *t = threads(p); t; t = t->all)
         if (!__atomic_load_n(&t->depth, __ATOMIC_RELAXED) || !st_config.phase_epochs)
             __atomic_store_n(&t->owner, t->index | (uint64_t)number << 32, __ATOMIC_RELAXED);

@@ -22,7 +22,7 @@ func TestSanitizers(t *testing.T) {
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
 			for _, s := range sources {
 				switch filepath.Base(s) {
-				case "config.c", "crc.c", "file.c", "lookup.c", "memory.c", "object.c", "recorder.c":
+				case "app.c", "config.c", "crc.c", "file.c", "lookup.c", "memory.c", "object.c", "recorder.c", "select.c", "window.c":
 					args = append(args, s)
 				}
 			}
@@ -30,11 +30,11 @@ func TestSanitizers(t *testing.T) {
 				t.Fatalf("%v\n%s", err, b)
 			}
 			for _, backEnd := range []string{"mapped", "written"} {
-				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}} {
+				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}, {"marks", "200", "5"}} {
 					if name == "thread" && c[0] == "fork" {
 						continue // the thread sanitizer does not follow a program that starts threads of its own into a child
 					}
-					env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.budget": "4194304"})
+					env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.budget": "4194304", "epoch.interval": "10000000ns"})
 					run(t, env, append([]string{client}, c...)...)
 					if len(files(t, captures)) == 0 {
 						t.Errorf("%v: no capture", c)
