@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -9,8 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/dump"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/parquet/parquettest"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
@@ -45,6 +49,37 @@ func (s sums) equal(t *testing.T, what string, want sums) {
 		if _, ok := want[k]; !ok {
 			t.Errorf("%s: %v: %v, of which nobody else knows", what, k, v)
 		}
+	}
+}
+
+// checkLines holds lines of JSON against a schema.
+func checkLines(t *testing.T, what string, schema []byte, lines string) {
+	t.Helper()
+	s, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("schema.json", s); err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := c.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(lines) {
+		v, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		if err == nil {
+			err = compiled.Validate(v)
+		}
+		if err != nil {
+			t.Fatalf("%s: %s: %v", what, line, err)
+		}
+		n++
+	}
+	if n < 1000 {
+		t.Errorf("%s: %d lines only", what, n)
 	}
 }
 
@@ -149,6 +184,12 @@ func TestParquetOfOpenMPI(t *testing.T) {
 	if joined[0][0] != ucp[0][0] {
 		t.Errorf("%v of %v operations of layer ucp join the small tables", joined, ucp)
 	}
+
+	dumped, errs, status := execute(t, sigmatrace(t, "dump", "--json", r.path))
+	if status != 0 {
+		t.Errorf("dump ended with %d\n%s", status, errs)
+	}
+	checkLines(t, "dump --json", dump.LineSchema, dumped)
 
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
