@@ -17,7 +17,7 @@ func exportCommand() *cli.Command {
 		Usage: "write one export of a run",
 		UsageText: "sigmatrace export --format NAME [--layer LAYER]... [--from TIME] [--to TIME] [--ranks LIST] [--epoch NAME]\n" +
 			"                  [--split auto|N|SIZE] [-o PATH] [-j N] [--memory SIZE] RUN",
-		Description: "Without -o it goes into the run directory, under the name that a merge gives it. Times are after the run's first event, such as 1.5s\n" +
+		Description: "Without -o it goes into the run directory, under the name that a merge gives it. Times are after the first thing recorded, such as 1.5s\n" +
 			"or 200ms, or dates as RFC 3339 has them; what overlaps them is exported. --split writes the Perfetto trace in pieces that a browser\n" +
 			"opens, with an index, into the folder trace/: by itself (auto), N of them, or of at most SIZE of a browser's memory each. An\n" +
 			"operation is in the piece of its post, and nothing is left out. The exit status is 3 where the trace is incomplete.",

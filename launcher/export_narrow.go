@@ -12,7 +12,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/profiles"
 )
 
-// moment is a time as --from and --to take it: after the run's first event, or absolute.
+// moment is a time as --from and --to take it: after the first thing that the run recorded, or absolute.
 type moment struct {
 	after    time.Duration
 	absolute *time.Time
@@ -31,7 +31,7 @@ func momentOf(c *cli.Context, option string) (*moment, error) {
 		return &moment{absolute: &t}, nil
 	}
 	return nil, &usageError{err: fmt.Errorf("--%s: %q is not a time", option, text),
-		hint: "write one after the run's first event, such as 1.5s or 200ms, or a date such as 2026-01-02T15:04:05.5Z"}
+		hint: "write one after the first thing recorded, such as 1.5s or 200ms, or a date such as 2026-01-02T15:04:05.5Z"}
 }
 
 // ns is the moment in a run whose first event is at first.

@@ -422,4 +422,7 @@ func TestTooManyOutstanding(t *testing.T) {
 	if c := m.Info().Operations["ucp"]["put"].Count; c != n {
 		t.Errorf("%d puts", c)
 	}
+	if o := m.Info().Overflow; o != int64(points) {
+		t.Errorf("the account says that %d are points, not %d", o, points)
+	}
 }

@@ -54,8 +54,8 @@ type ExportOptions struct {
 
 func (o *ExportOptions) narrow() bool { return o.From != 0 || o.To != 0 || o.Ranks != nil }
 
-// timelineOptions are the options for what shows operations.
-func (m *Merged) timelineOptions(o ExportOptions) timeline.Options {
+// TraceOptions are the options with which traces of the run are written, for an export with those of o.
+func (m *Merged) TraceOptions(o ExportOptions) timeline.Options {
 	return timeline.Options{Workers: cap(m.slots), Layers: o.Layers, From: o.From, To: o.To, Ranks: o.Ranks, Facts: m.info.facts()}
 }
 
@@ -82,7 +82,7 @@ type timelineWriter func(context.Context, io.Writer, ops.Source, timeline.Option
 
 // timeline writes the run with one of the writers of traces.
 func (m *Merged) timeline(ctx context.Context, w io.Writer, o ExportOptions, write timelineWriter) (*Exported, error) {
-	stats, err := write(ctx, w, m, m.timelineOptions(o))
+	stats, err := write(ctx, w, m, m.TraceOptions(o))
 	if err != nil {
 		return nil, err
 	}

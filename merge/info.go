@@ -33,6 +33,7 @@ type Info struct {
 	Flows       Flows                       `json:"flows"`
 	Unfinished  int64                       `json:"unfinished"` // requests without a completion
 	Surplus     int64                       `json:"surplus"`    // completions without a request
+	Overflow    int64                       `json:"overflow"`   // requests beyond those that may be outstanding in a merge: kept as points in time
 	Lost        Lost                        `json:"lost"`
 	Windowed    *Windowed                   `json:"windowed,omitempty"` // null where all processes recorded all the time
 	Epochs      []Epoch                     `json:"epochs"`             // that operations are kept apart for; empty: they are not
@@ -222,6 +223,7 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 	}
 	i.Unfinished += p.counts.Unfinished
 	i.Surplus += p.counts.Surplus
+	i.Overflow += p.counts.Overflow
 	i.Lost.Events += p.live.LostEvents
 	i.Lost.Bytes += p.live.LostBytes
 	i.Lost.Definitions += p.live.LostDefinitions

@@ -79,7 +79,7 @@ type Piece struct {
 
 // PlanSplit decides where a trace is to be split: it reads the run once and writes nothing.
 func (m *Merged) PlanSplit(ctx context.Context, s Split, o ExportOptions) (*SplitPlan, error) {
-	plan := &SplitPlan{options: m.timelineOptions(o)}
+	plan := &SplitPlan{options: m.TraceOptions(o)}
 	plan.options.MaxSlices = -1
 	p, err := timeline.NewPlan(m.Run(), plan.options)
 	if err != nil {

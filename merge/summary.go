@@ -100,6 +100,9 @@ func (i *Info) Summary(w io.Writer) {
 	if !i.Exact && i.Lost.Events == 0 {
 		line("counts and matrix: a lower bound")
 	}
+	if i.Overflow > 0 {
+		line("too many at once: %d requests are shown as points in time (more --memory holds more)", i.Overflow)
+	}
 	for _, l := range catalogue.Default.Layers {
 		if f, ok := i.Flows.Layers[l.Name]; ok {
 			line("messages at layer %s: %s", l.Name, f)

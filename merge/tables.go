@@ -30,7 +30,7 @@ func (m *Merged) account() parquet.Account {
 }
 
 func writeParquet(ctx context.Context, m *Merged, dir string, o ExportOptions) (*Exported, error) {
-	options := m.timelineOptions(o)
+	options := m.TraceOptions(o)
 	options.Workers = max(1, min(options.Workers, int(max(m.opts.Memory, MinMemory)/2/parquet.WorkerBytes)))
 	account := m.account()
 	account.Traffic = m.traffic(o.Layers)

@@ -33,7 +33,7 @@ func (r *run) written() *perfetto.Stats {
 	}
 	defer m.Close()
 	var out bytes.Buffer
-	stats, err := perfetto.Write(ctx, &out, m, perfetto.Options{Workers: 2})
+	stats, err := perfetto.Write(ctx, &out, m, m.TraceOptions(merge.ExportOptions{}))
 	if err != nil {
 		r.t.Fatal(err)
 	}
