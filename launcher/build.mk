@@ -4,4 +4,4 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 all: $(B)/bin/sigmatrace
 .PHONY: $(B)/bin/sigmatrace # go knows best what is out of date
 $(B)/bin/sigmatrace:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./launcher
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-E main.entry -X main.version=$(VERSION)' -o $@ ./launcher

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -23,25 +22,36 @@ type outcome struct {
 // execute runs the plan with our standard files and waits for it, passing signals on. The command stays in our process group: what a
 // terminal or a batch system does to the group happens to both, as if the command had been started without us.
 func execute(path string, p *plan) (outcome, error) {
-	cmd := &exec.Cmd{Path: path, Args: p.argv, Env: environList(p.environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	ignoreAgain()
 	signals := make(chan os.Signal, 16)
 	for _, s := range forwarded {
-		if !signal.Ignored(s) { // under nohup SIGHUP stays ignored, for the command too
+		if !signal.Ignored(s) { // what is ignored, as SIGHUP under nohup, stays so for the command too
 			signal.Notify(signals, s)
 		}
 	}
 	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
+	child, err := os.StartProcess(path, p.argv, &os.ProcAttr{Env: environList(p.environ), Files: standardFiles()})
+	if err != nil {
 		return outcome{}, startFailure(path, err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	type ended struct {
+		state *os.ProcessState
+		err   error
+	}
+	done := make(chan ended, 1)
+	go func() {
+		state, err := child.Wait()
+		done <- ended{state, err}
+	}()
 	for {
 		select {
 		case s := <-signals:
-			pass(cmd.Process, s.(syscall.Signal))
-		case err := <-done:
-			return outcomeOf(cmd, err)
+			pass(child, s.(syscall.Signal))
+		case e := <-done:
+			if e.err != nil {
+				return outcome{}, failf("", "waiting for %s: %w", path, e.err)
+			}
+			return outcomeOf(e.state), nil
 		}
 	}
 }
@@ -75,16 +85,12 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-func outcomeOf(cmd *exec.Cmd, err error) (outcome, error) {
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return outcome{}, failf("", "waiting for %s: %w", cmd.Path, err)
-	}
-	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+func outcomeOf(state *os.ProcessState) outcome {
+	ws := state.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
-		return outcome{status: 128 + int(ws.Signal()), signal: unix.SignalName(ws.Signal())}, nil
+		return outcome{status: 128 + int(ws.Signal()), signal: unix.SignalName(ws.Signal())}
 	}
-	return outcome{status: ws.ExitStatus()}, nil
+	return outcome{status: ws.ExitStatus()}
 }
 
 func startFailure(path string, err error) error {
