@@ -35,6 +35,7 @@ type fabricKey struct {
 type fabric struct {
 	waiting  map[fabricKey][]waiting
 	counters map[uint32]*counted
+	quiet    map[fabricKey]int // requests that asked for no completion: some providers make one all the same
 }
 
 // counted is a counter: the requests that it counts, of which those without another completion are completed by its value.
@@ -45,7 +46,7 @@ type counted struct {
 }
 
 func newFabric() fabric {
-	return fabric{waiting: map[fabricKey][]waiting{}, counters: map[uint32]*counted{}}
+	return fabric{waiting: map[fabricKey][]waiting{}, counters: map[uint32]*counted{}, quiet: map[fabricKey]int{}}
 }
 
 func (p *Pairer) live(w waiting) bool {
@@ -99,21 +100,29 @@ func (p *Pairer) ofiRequest(ev *capture.Event, event *catalogue.Event) {
 			}
 		}
 	}
+	key := fabricKey{receive: role == ops.Target || role == ops.Local, context: e.id}
+	send, receive := p.process.FabricQueues(owner)
+	if key.queue = send; key.receive {
+		key.queue = receive
+	}
 	switch result {
 	case catalogue.OfiResultPending:
-		key := fabricKey{receive: role == ops.Target || role == ops.Local, context: e.id}
-		send, receive := p.process.FabricQueues(owner)
-		if key.queue = send; key.receive {
-			key.queue = receive
-		}
 		p.fabric.waiting[key] = append(p.fabric.waiting[key], w)
 	case catalogue.OfiResultCounted:
+		p.noCompletion(key)
 	case catalogue.OfiResultImplicit: // no completion was asked for: all that is known is that the call returned
+		p.noCompletion(key)
 		e.op.Flags |= ops.Implied
 		p.endAt(i, true, duration)
 	default:
 		e.op.Flags |= ops.Immediate
 		p.endAt(i, true, duration)
+	}
+}
+
+func (p *Pairer) noCompletion(key fabricKey) {
+	if len(p.fabric.quiet) < maxEarly || p.fabric.quiet[key] > 0 {
+		p.fabric.quiet[key]++
 	}
 }
 
@@ -149,7 +158,7 @@ func (p *Pairer) find(queue uint32, context, flags uint64) (int32, fabricKey, bo
 	switch x, found := p.oldest(other); {
 	case !found:
 	case flags == 0 && (!ok || p.slab.at(x.entry).op.Post < p.slab.at(w.entry).op.Post), // the queue's format does not tell
-		flags&fiRemote != 0 && !ok && context != 0: // a remote write that took a receive
+		!ok && context != 0: // a remote write that took a receive; an error whose flags say nothing
 		w, key, ok = x, other, true
 	}
 	return w.entry, key, ok
@@ -171,7 +180,13 @@ func (p *Pairer) ofiCompletion(ev *capture.Event) {
 	flags := ev.Fields[catalogue.OfiCompletionFlags]
 	i, key, ok := p.find(queue, ev.Fields[catalogue.OfiCompletionContext], flags)
 	if !ok {
-		if flags&fiRemote == 0 { // what a peer wrote here has no request of this side
+		switch {
+		case flags&fiRemote != 0: // what a peer wrote here has no request of this side
+		case p.fabric.quiet[key] > 0:
+			if p.fabric.quiet[key]--; p.fabric.quiet[key] == 0 {
+				delete(p.fabric.quiet, key)
+			}
+		default:
 			p.Counts.Surplus++
 		}
 		return
