@@ -12,6 +12,7 @@ import (
 const (
 	fiRecv       = 1 << 10
 	fiRemote     = 1<<12 | 1<<13 // FI_REMOTE_READ, FI_REMOTE_WRITE
+	fiRemoteData = 1 << 17
 	fiMultiRecv  = 1 << 16
 	fiTruncated  = 265
 	formatMsg    = 2 // enum fi_cq_format: from here on an entry has flags and a length
@@ -181,7 +182,7 @@ func (p *Pairer) ofiCompletion(ev *capture.Event) {
 	i, key, ok := p.find(queue, ev.Fields[catalogue.OfiCompletionContext], flags)
 	if !ok {
 		switch {
-		case flags&fiRemote != 0: // what a peer wrote here has no request of this side
+		case flags&fiRemote != 0 || flags&(fiRemoteData|fiRecv) == fiRemoteData: // what a peer wrote here has no request of this side
 		case p.fabric.quiet[key] > 0:
 			if p.fabric.quiet[key]--; p.fabric.quiet[key] == 0 {
 				delete(p.fabric.quiet, key)
