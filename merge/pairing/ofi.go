@@ -230,7 +230,6 @@ func (p *Pairer) multiReceived(i int32, key fabricKey, ev *capture.Event, ns int
 	e := p.slab.at(i)
 	if flags&fiRecv != 0 || format < formatMsg {
 		j, m := p.slab.take()
-		e = p.slab.at(i) // the slab may have grown
 		m.op, m.state, m.ticks, m.id = e.op, e.state, e.ticks, e.id
 		m.op.Role, m.op.Post = ops.Target, max(e.op.Post, e.lastPart)
 		m.op.Thread, m.op.Sequence = ev.Thread, ev.Sequence
