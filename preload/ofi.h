@@ -145,8 +145,8 @@ struct ofi_ep {
     bool connected; /* one peer, which no address names */
     bool directed;  /* receives may be limited to a source */
     bool named;
-    bool tx_queue, tx_selective, tx_counted;
-    bool rx_queue, rx_selective, rx_counted;
+    bool tx_queue, tx_selective, rx_queue, rx_selective;
+    uint64_t counted; /* FI_SEND, FI_RECV, FI_READ, FI_WRITE: what counters count */
     uint32_t type, format, index;
     uint64_t caps, mode, tx_flags, rx_flags;
     struct {
@@ -280,15 +280,16 @@ OFI_INLINE uint64_t ofi_iov_bytes(const struct iovec *iov, size_t count)
 }
 OFI_INLINE uint64_t ofi_iov_first(const struct iovec *iov, size_t count) { return count ? (uintptr_t)iov->iov_base : 0; }
 
-/* How a request that was accepted is completed. msg: its flags are the call's own. */
-OFI_INLINE unsigned ofi_result(const struct ofi_ep *e, unsigned api, uint64_t flags, bool receive)
+/* How an accepted request of a kind (FI_SEND, FI_RECV, FI_READ, FI_WRITE) is completed. */
+OFI_INLINE unsigned ofi_result(const struct ofi_ep *e, unsigned api, uint64_t flags, uint64_t kind)
 {
+    bool receive = kind == FI_RECV;
     bool queue = receive ? e->rx_queue : e->tx_queue, selective = receive ? e->rx_selective : e->tx_selective;
     if (api == ST_OFI_API_INJECT || api == ST_OFI_API_INJECTDATA)
         return ST_OFI_RESULT_DONE;
     if (queue && (!selective || flags & FI_COMPLETION))
         return ST_OFI_RESULT_PENDING;
-    return (receive ? e->rx_counted : e->tx_counted) ? ST_OFI_RESULT_COUNTED : ST_OFI_RESULT_IMPLICIT;
+    return e->counted & kind ? ST_OFI_RESULT_COUNTED : ST_OFI_RESULT_IMPLICIT;
 }
 
 OFI_INLINE void ofi_record_call(struct ofi_call *c, struct st_object *o)

@@ -8,9 +8,10 @@ OFI_INLINE ssize_t accessed(struct ofi_call *c, ssize_t rc)
         return rc;
     if (st_likely(!rc)) {
         struct st_object *o = ofi_peer(c->e, c->address);
+        uint64_t kind = c->event == ST_EV_OFI_READ || c->atomic > ST_OFI_ATOMIC_FORM_WRITE ? FI_READ : FI_WRITE;
         if (st_mode == ST_FULL)
             st_rec_ofi_access(c->t, c->begin, c->event, o, c->bytes, c->context, c->remote, st_hash_key(c->key), c->data, c->flags, c->local,
-                              c->atomic, c->datatype, c->op, ofi_result(c->e, c->api, c->flags, false), c->api, st_clock() - c->begin);
+                              c->atomic, c->datatype, c->op, ofi_result(c->e, c->api, c->flags, kind), c->api, st_clock() - c->begin);
         ofi_record_call(c, o);
     }
     st_leave(c->t, ST_LAYER_OFI);

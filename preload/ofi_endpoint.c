@@ -186,8 +186,7 @@ static void note_bind(struct ofi_ep *e, struct fid *to, uint64_t flags)
         }
         break;
     case FI_CLASS_CNTR:
-        e->tx_counted |= !!(flags & (FI_SEND | FI_WRITE | FI_READ));
-        e->rx_counted |= !!(flags & FI_RECV);
+        e->counted |= flags;
         break;
     case FI_CLASS_SRX_CTX:
         break;
@@ -406,8 +405,9 @@ static void take_alias(struct ofi_ep *e, const struct fi_alias *alias)
     a->av = e->av;
     a->connected = e->connected;
     a->directed = e->directed;
-    a->tx_queue = e->tx_queue, a->tx_selective = e->tx_selective, a->tx_counted = e->tx_counted;
-    a->rx_queue = e->rx_queue, a->rx_selective = e->rx_selective, a->rx_counted = e->rx_counted;
+    a->tx_queue = e->tx_queue, a->tx_selective = e->tx_selective;
+    a->rx_queue = e->rx_queue, a->rx_selective = e->rx_selective;
+    a->counted = e->counted;
     a->caps = e->caps;
     a->tx_flags = alias->flags & FI_TRANSMIT ? alias->flags : e->tx_flags;
     a->rx_flags = alias->flags & FI_RECV ? alias->flags : e->rx_flags;

@@ -10,7 +10,7 @@ OFI_INLINE ssize_t sent(struct ofi_call *c, ssize_t rc)
         struct st_object *o = ofi_peer(c->e, c->address);
         if (st_mode == ST_FULL)
             st_rec_ofi_message(c->t, c->begin, c->event, o, c->bytes, c->context, c->tag, 0, 0, c->data, c->flags, c->local,
-                               ofi_result(c->e, c->api, c->flags, false), c->api, st_clock() - c->begin);
+                               ofi_result(c->e, c->api, c->flags, FI_SEND), c->api, st_clock() - c->begin);
         ofi_record_call(c, o);
     }
     st_leave(c->t, ST_LAYER_OFI);
@@ -22,7 +22,7 @@ static void peeked(struct ofi_call *c, struct st_object *o, uint32_t source)
 {
     if (st_mode == ST_FULL)
         st_rec_ofi_message(c->t, c->begin, ST_EV_OFI_PEEK, o, c->bytes, c->context, c->tag, c->ignore, source, 0, c->flags, c->local,
-                           ofi_result(c->e, c->api, c->flags, true), c->api, st_clock() - c->begin);
+                           ofi_result(c->e, c->api, c->flags, FI_RECV), c->api, st_clock() - c->begin);
 }
 
 OFI_INLINE ssize_t receiving(struct ofi_call *c, ssize_t rc)
@@ -37,7 +37,7 @@ OFI_INLINE ssize_t receiving(struct ofi_call *c, ssize_t rc)
         } else {
             if (st_mode == ST_FULL)
                 st_rec_ofi_message(c->t, c->begin, c->event, o, c->bytes, c->context, c->tag, c->ignore, source, 0, c->flags, c->local,
-                                   ofi_result(c->e, c->api, c->flags, true), c->api, st_clock() - c->begin);
+                                   ofi_result(c->e, c->api, c->flags, FI_RECV), c->api, st_clock() - c->begin);
             ofi_record_call(c, o);
         }
     }

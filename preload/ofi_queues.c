@@ -105,11 +105,12 @@ static ssize_t cq_readerr(struct fid_cq *cq, struct fi_cq_err_entry *buf, uint64
         if (rc > 0 && !(flags & FI_PEEK)) {
             struct st_object *o = ofi_cq(q);
             uint64_t bytes = buf->flags & FI_RECV ? buf->len : 0;
+            unsigned err = (unsigned)(buf->err < 0 ? -buf->err : buf->err); /* some providers have the sign wrong */
             st_polls_end(t, o);
             if (st_mode == ST_FULL)
                 st_rec_ofi_error(t, st_clock(), ST_EV_OFI_ERROR, o, (uintptr_t)buf->op_context, buf->flags, bytes,
                                  buf->flags & FI_REMOTE_CQ_DATA ? buf->data : 0, buf->flags & FI_TAGGED ? buf->tag : 0,
-                                 buf->err == FI_ETRUNC ? buf->olen : 0, (uint64_t)buf->err, buf->prov_errno);
+                                 err == FI_ETRUNC ? buf->olen : 0, err, buf->prov_errno);
             st_count(t, o, ST_EV_OFI_ERROR, bytes, 1);
         }
         st_leave(t, ST_LAYER_OFI);

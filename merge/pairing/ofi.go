@@ -12,6 +12,7 @@ import (
 const (
 	fiRecv       = 1 << 10
 	fiRemote     = 1<<12 | 1<<13 // FI_REMOTE_READ, FI_REMOTE_WRITE
+	fiRemoteData = 1 << 17
 	fiMultiRecv  = 1 << 16
 	fiTruncated  = 265
 	formatMsg    = 2 // enum fi_cq_format: from here on an entry has flags and a length
@@ -35,6 +36,7 @@ type fabricKey struct {
 type fabric struct {
 	waiting  map[fabricKey][]waiting
 	counters map[uint32]*counted
+	quiet    map[fabricKey]int // requests that asked for no completion: some providers make one all the same
 }
 
 // counted is a counter: the requests that it counts, of which those without another completion are completed by its value.
@@ -45,7 +47,7 @@ type counted struct {
 }
 
 func newFabric() fabric {
-	return fabric{waiting: map[fabricKey][]waiting{}, counters: map[uint32]*counted{}}
+	return fabric{waiting: map[fabricKey][]waiting{}, counters: map[uint32]*counted{}, quiet: map[fabricKey]int{}}
 }
 
 func (p *Pairer) live(w waiting) bool {
@@ -99,21 +101,29 @@ func (p *Pairer) ofiRequest(ev *capture.Event, event *catalogue.Event) {
 			}
 		}
 	}
+	key := fabricKey{receive: role == ops.Target || role == ops.Local, context: e.id}
+	send, receive := p.process.FabricQueues(owner)
+	if key.queue = send; key.receive {
+		key.queue = receive
+	}
 	switch result {
 	case catalogue.OfiResultPending:
-		key := fabricKey{receive: role == ops.Target || role == ops.Local, context: e.id}
-		send, receive := p.process.FabricQueues(owner)
-		if key.queue = send; key.receive {
-			key.queue = receive
-		}
 		p.fabric.waiting[key] = append(p.fabric.waiting[key], w)
 	case catalogue.OfiResultCounted:
+		p.noCompletion(key)
 	case catalogue.OfiResultImplicit: // no completion was asked for: all that is known is that the call returned
+		p.noCompletion(key)
 		e.op.Flags |= ops.Implied
 		p.endAt(i, true, duration)
 	default:
 		e.op.Flags |= ops.Immediate
 		p.endAt(i, true, duration)
+	}
+}
+
+func (p *Pairer) noCompletion(key fabricKey) {
+	if len(p.fabric.quiet) < maxEarly || p.fabric.quiet[key] > 0 {
+		p.fabric.quiet[key]++
 	}
 }
 
@@ -149,7 +159,7 @@ func (p *Pairer) find(queue uint32, context, flags uint64) (int32, fabricKey, bo
 	switch x, found := p.oldest(other); {
 	case !found:
 	case flags == 0 && (!ok || p.slab.at(x.entry).op.Post < p.slab.at(w.entry).op.Post), // the queue's format does not tell
-		flags&fiRemote != 0 && !ok && context != 0: // a remote write that took a receive
+		!ok && context != 0: // a remote write that took a receive; an error whose flags say nothing
 		w, key, ok = x, other, true
 	}
 	return w.entry, key, ok
@@ -171,7 +181,13 @@ func (p *Pairer) ofiCompletion(ev *capture.Event) {
 	flags := ev.Fields[catalogue.OfiCompletionFlags]
 	i, key, ok := p.find(queue, ev.Fields[catalogue.OfiCompletionContext], flags)
 	if !ok {
-		if flags&fiRemote == 0 { // what a peer wrote here has no request of this side
+		switch {
+		case flags&fiRemote != 0 || flags&(fiRemoteData|fiRecv) == fiRemoteData: // what a peer wrote here has no request of this side
+		case p.fabric.quiet[key] > 0:
+			if p.fabric.quiet[key]--; p.fabric.quiet[key] == 0 {
+				delete(p.fabric.quiet, key)
+			}
+		default:
 			p.Counts.Surplus++
 		}
 		return
@@ -214,7 +230,6 @@ func (p *Pairer) multiReceived(i int32, key fabricKey, ev *capture.Event, ns int
 	e := p.slab.at(i)
 	if flags&fiRecv != 0 || format < formatMsg {
 		j, m := p.slab.take()
-		e = p.slab.at(i) // the slab may have grown
 		m.op, m.state, m.ticks, m.id = e.op, e.state, e.ticks, e.id
 		m.op.Role, m.op.Post = ops.Target, max(e.op.Post, e.lastPart)
 		m.op.Thread, m.op.Sequence = ev.Thread, ev.Sequence

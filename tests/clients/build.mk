@@ -1,7 +1,7 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client
-COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client
+COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so $(TB)/count-ofi.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
 tests: $(CLIENTS) $(COUNTERS)
@@ -26,6 +26,8 @@ $(TB)/burst-client: tests/clients/burst-client.c
 # With NVTX_INCLUDE, a folder that has nvtx3/nvToolsExt.h, against NVIDIA's own header.
 $(TB)/nvtx-client: tests/clients/nvtx-client.c
 	$(CLIENT_CC) $(if $(NVTX_INCLUDE),-DNVTX_HEADER -isystem $(NVTX_INCLUDE)) -o $@ $< -ldl
+$(TB)/ofi-client: tests/clients/ofi-client.c
+	$(CLIENT_CC) -o $@ $< -lfabric -lpthread
 $(TB)/mpi-app: tests/clients/mpi-app.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
 

@@ -5,7 +5,7 @@ set -eu
 cd "$1"
 export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 targets=()
-for t in ucp-client verbs-client peer-client burst-client dlv-client count-ucp.so count-verbs.so; do targets+=("/tests/tests/$t"); done
+for t in ucp-client verbs-client peer-client burst-client dlv-client ofi-client count-ucp.so count-verbs.so count-ofi.so; do targets+=("/tests/tests/$t"); done
 make B=/tests GO=false CC=gcc CWARN=-std=gnu11 "${targets[@]}"
 for mpi in openmpi mpich; do
 	OMPI_CC=gcc mpicc.$mpi -std=gnu11 -O2 -o "/tests/tests/mpi-app-$mpi" tests/clients/mpi-app.c

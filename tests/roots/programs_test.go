@@ -38,6 +38,11 @@ var programs = []program{
 		argv: openMPI("2", "--mca", "pml", "ob1", "ucx_perftest", "-t", "ucp_put_bw", "-n", "300", "-w", "30", "-s", "64")},
 	{name: "openmpi-ucx", providers: "ucx", env: shm, counted: []string{"ucp"}, processes: 4,
 		argv: openMPI("4", "--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any", "--mca", "osc", "ucx", "/tests/tests/mpi-app-openmpi", "-n", "5")},
+	{name: "ofi-client/tcp", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-s", "7"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-client/shm", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-p", "shm", "-s", "8"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-client/msg", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-e", "msg", "-s", "9"}, counted: []string{"ofi"}, processes: 2},
+	{name: "openmpi-ofi", roots: []string{"debian13"}, providers: "libfabric", counted: []string{"ofi"}, processes: 4,
+		argv: openMPI("4", "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "tcp", "/tests/tests/mpi-app-openmpi", "-n", "5")},
 	// MPICH of Debian 13 is built over UCX; that of Debian 11 over its own shared memory and sockets, which no RDMA library carries.
 	{name: "mpich-ucx", roots: []string{"debian13"}, providers: "ucx", env: shm, counted: []string{"ucp"}, processes: 4,
 		argv: []string{"mpiexec.mpich", "-n", "4", "/tests/tests/mpi-app-mpich", "-n", "5"}},

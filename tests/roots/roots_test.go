@@ -231,7 +231,7 @@ func (rec *recorded) file(path string) error {
 }
 
 // counterNames are the names of the counting preloads where they are not those of the layer; "" where the layer has no such operation.
-var counterNames = map[string]string{"stream_recv": "", "send_imm": "send", "send_inv": "send", "srq_recv": "recv", "cqe": "", "cqe_error": ""}
+var counterNames = map[string]string{"stream_recv": "", "send_imm": "send", "send_inv": "send", "srq_recv": "recv", "cqe": "", "cqe_error": "", "completion": ""}
 
 // counters reads what the counting preload of a layer saw, by pid.
 func counters(t *testing.T, work, layer string) map[int]totals {

@@ -1,0 +1,178 @@
+package ofi
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var modes = []string{"full", "simple", "aggregate"}
+
+// variants are providers and endpoint types of Debian's libfabric that need no device..
+var variants = []struct {
+	name   string
+	args   []string
+	surely bool // all flows are sure
+}{
+	{"tcp-rdm", []string{"-p", "tcp"}, true},
+	{"shm-rdm", []string{"-p", "shm"}, true},
+	{"tcp-msg", []string{"-p", "tcp", "-e", "msg"}, true},
+	{"rxm", []string{"-p", "tcp;ofi_rxm"}, true},
+	{"sockets", []string{"-p", "sockets"}, false},
+	{"threads", []string{"-p", "tcp", "-t", "4"}, true},
+}
+
+// Every form of every operation, in every mode: counts, bytes and completions are those the client knows of and those the counting
+// preload saw; in mode full every message is matched, and nothing is left open.
+func TestClient(t *testing.T) {
+	for n, v := range variants {
+		for k, mode := range modes {
+			if testing.Short() && (n > 2 || k > 0) {
+				continue
+			}
+			t.Run(v.name+"/"+mode, func(t *testing.T) {
+				place := behind
+				if (n+k)%2 == 0 {
+					place = ahead
+				}
+				r := start(t, mode, place, append([]string{built(t, "tests/ofi-client"), "-s", strconv.Itoa(11 + n)}, v.args...)...)
+				i, saw := r.check("sent")
+				r.check("count.ofi")
+				sent := map[string]uint64{}
+				for key, x := range r.ranks() {
+					op, ends, _ := strings.Cut(key, " ")
+					if ends != "0 1" && ends != "1 0" {
+						t.Errorf("matrix: %s %v", key, x)
+					}
+					sent[op] += x.Bytes
+				}
+				for op, x := range saw {
+					if !strings.HasSuffix(op, "recv") && sent[op] != x.Bytes {
+						t.Errorf("matrix: %d bytes of %s, want %d", sent[op], op, x.Bytes)
+					}
+				}
+				if mode != "full" {
+					return
+				}
+				messages := saw["send"].Count + saw["tagged_send"].Count
+				if i.Flows.Matched != messages || i.Unfinished != 0 || i.Surplus != 0 || (v.surely && i.Flows.Ambiguous != 0) {
+					t.Errorf("%d messages: %+v, unfinished %d, surplus %d", messages, i.Flows, i.Unfinished, i.Surplus)
+				}
+			})
+		}
+	}
+}
+
+// A program that nobody here wrote.
+func TestPingpong(t *testing.T) {
+	need(t, "fi_pingpong")
+	const script = `fi_pingpong -p "$1" -e $2 -I 100 -S 64 -B $3 >/dev/null & sleep 0.3
+for n in 1 2 3 4 5 6 7 8 9 10; do fi_pingpong -p "$1" -e $2 -I 100 -S 64 -P $3 127.0.0.1 >/dev/null 2>&1 && break; sleep 0.3; done
+wait`
+	for n, c := range [][2]string{{"tcp", "rdm"}, {"tcp", "msg"}, {"shm", "rdm"}, {"tcp;ofi_rxm", "rdm"}} {
+		if testing.Short() && n > 0 {
+			continue
+		}
+		t.Run(c[0]+"-"+c[1], func(t *testing.T) {
+			r := start(t, "full", []string{behind, ahead}[n%2], "bash", "-c", script, "pingpong", c[0], c[1], freePort(t))
+			i, saw := r.check("count.ofi")
+			if saw["send"].Count < 200 || i.Flows.Matched != saw["send"].Count || i.Flows.Ambiguous != 0 || i.Processes.Total != 2 {
+				t.Errorf("%v: %+v", saw, i)
+			}
+		})
+	}
+}
+
+// Open MPI over libfabric: every message of its tagged interface, between ranks that are known by their endpoints' names.
+func TestOpenMPI(t *testing.T) {
+	need(t, "mpirun")
+	for n, mode := range modes {
+		if testing.Short() && n > 0 {
+			continue
+		}
+		t.Run(mode, func(t *testing.T) {
+			r := &run{t: t, dir: t.TempDir()}
+			c := r.command(mode, "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "4", "--mca", "plm", "isolated", "--mca", "pml", "cm",
+				"--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "tcp", "--mca", "btl", "^openib", "-x", "COUNT_OUT", "-x", "SENT_OUT", "-x", "COUNTERS",
+				"sh", "-c", behind, "sh", built(t, "tests/mpi-app"), "-n", "5")
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			i, saw := r.check("count.ofi")
+			own, _ := r.read("sent")
+			if got := saw["tagged_send"]; own["mpi_send"].Count != 120 || got.Count <= own["mpi_send"].Count || got.Bytes <= own["mpi_send"].Bytes {
+				t.Errorf("the program's own messages %v are not among %v", own, saw)
+			}
+			if len(r.ranks()) == 0 || i.Processes.Total != 4 {
+				t.Errorf("%d processes, matrix %v", i.Processes.Total, r.ranks())
+			}
+			if mode == "full" && (i.Flows.Matched != saw["tagged_send"].Count || i.Unfinished != 0 || i.Surplus != 0) {
+				t.Errorf("%+v, unfinished %d, surplus %d of %v", i.Flows, i.Unfinished, i.Surplus, saw)
+			}
+		})
+	}
+}
+
+// A program that opens the library itself, and forks.
+func TestDlopenAndFork(t *testing.T) {
+	exe := filepath.Join(t.TempDir(), "user")
+	if out, err := exec.Command("gcc", "-O1", "-Wall", "-o", exe, "testdata/user.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r := &run{t: t, dir: t.TempDir()}
+	c := r.command("full", exe)
+	out, err := c.Output()
+	if err != nil || string(out) != "done\n" {
+		t.Fatalf("%v: %s", err, out)
+	}
+	i := r.info()
+	want := tally{15, 15 * 32}
+	if ops := i.Operations["ofi"]; ops["tagged_send"] != want || ops["tagged_recv"] != want || i.Processes.Total != 2 || i.Completions["ofi"] != 30 {
+		t.Errorf("%+v", i)
+	}
+	if i.Flows.Matched != 15 || i.Flows.Ambiguous != 0 {
+		t.Errorf("flows %+v", i.Flows)
+	}
+}
+
+// What was recorded of a killed process is there.
+func TestKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
+	r := &run{t: t, dir: t.TempDir()}
+	c := r.command("full", built(t, "tests/ofi-client"), "-n", "100000", "-s", "5")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	procs, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := 0
+	for _, p := range procs {
+		env, err := os.ReadFile(p)
+		pid, _ := strconv.Atoi(strings.Split(p, "/")[2])
+		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err == nil && strings.Contains(string(env), "SENT_OUT="+r.dir+"/sent\x00") && exe == built(t, "tests/ofi-client") {
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed++
+			}
+		}
+	}
+	if err := c.Wait(); err == nil || killed == 0 {
+		t.Fatalf("%d processes killed: %v", killed, err)
+	}
+	i := r.info()
+	ops := i.Operations["ofi"]
+	if i.Processes.Total != 2 || ops["send"].Count < 10 || i.Flows.Matched+4 < ops["send"].Count || i.Lost.Events != 0 {
+		t.Errorf("%+v", i)
+	}
+}
