@@ -85,8 +85,6 @@ extern struct real real;
 void find_real(void);
 /* The library's function, or NULL when no such library is loaded. */
 #define REAL(name) (st_likely(!!__atomic_load_n(&real.name, __ATOMIC_RELAXED)) ? real.name : (find_real(), real.name))
-/* Keeps the library that a function is in loaded: its pointers are in our tables. */
-void keep_loaded(void *function);
 
 /* ---- originals of patched tables --------------------------------------------------------------------------------------------------- */
 

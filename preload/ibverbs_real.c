@@ -52,8 +52,10 @@ static void find(const struct st_hook *table, const char *soname)
         if (__atomic_load_n(h->real, __ATOMIC_RELAXED))
             continue;
         void *p = next(h->name, h->version, library);
-        if (p && p != h->ours)
+        if (p && p != h->ours) {
+            st_keep_loaded(p);
             __atomic_store_n(h->real, p, __ATOMIC_RELEASE);
+        }
     }
     if (library)
         dlclose(library);
@@ -66,18 +68,6 @@ void find_real(void)
     find(called, "libibverbs.so.1");
     find(mlx5dv_hooks, "libmlx5.so.1");
     find(efadv_hooks, "libefa.so.1");
-    errno = saved;
-}
-
-void keep_loaded(void *function)
-{
-    int saved = errno;
-    Dl_info i;
-    if (function && dladdr(function, &i) && i.dli_fname) {
-        void *h = dlopen(i.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-        if (h)
-            dlclose(h);
-    }
     errno = saved;
 }
 

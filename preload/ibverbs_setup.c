@@ -19,7 +19,7 @@ static __thread unsigned opening;
 static struct ibv_context *opened(struct ibv_context *c, void *function)
 {
     if (--opening == 0 && c) {
-        keep_loaded(function);
+        st_keep_loaded(function); /* its pointers are in our tables */
         patch_context(c);
     }
     return c;

@@ -222,10 +222,25 @@ void st_hooks(const char *prefix, const struct st_hook *table)
     __atomic_store_n(&tables, n + 1, __ATOMIC_RELEASE);
 }
 
+void st_keep_loaded(const void *function)
+{
+    static void *last; /* most are functions of one library */
+    int saved = errno;
+    Dl_info i;
+    if (function && dladdr(function, &i) && i.dli_fname && i.dli_fbase != __atomic_exchange_n(&last, i.dli_fbase, __ATOMIC_RELAXED)) {
+        void *h = dlopen(i.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+        if (h)
+            dlclose(h);
+    }
+    errno = saved;
+}
+
+enum place { NOWHERE, BEFORE, BEHIND };
 struct order {
-    const char *name;
     uintptr_t ours, caller;
-    int ours_seen, behind;
+    const char *name;
+    int ours_seen, defines;
+    enum place place;
 };
 
 static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
@@ -235,46 +250,75 @@ static int find_caller(struct dl_phdr_info *info, size_t size, void *data)
     o->ours_seen |= holds(info, o->ours);
     if (!holds(info, o->caller))
         return 0;
-    o->behind = o->ours_seen && st_defines(info, o->name);
+    o->place = o->ours_seen ? BEHIND : BEFORE;
+    o->defines = st_defines(info, o->name);
     return 1;
 }
 
-/* Whether the caller is an object behind ours with a function of that name itself: another preload, which was called by ours and looks
- * for what it has to call (with a handle, where the library is not in the global order). Ours would call it again. */
-static int stands_behind(const char *name, const void *ours, const void *caller)
+static struct order order(const void *ours, const void *caller, const char *name)
 {
-    struct order o = {.name = name, .ours = (uintptr_t)ours, .caller = (uintptr_t)caller};
+    struct order o = {.ours = (uintptr_t)ours, .caller = (uintptr_t)caller, .name = name};
     dl_iterate_phdr(find_caller, &o);
-    return o.behind;
+    return o;
 }
 
-/* What a look-up of name is to get: ours, or NULL to let the real function answer. A look-up in the default order finds the preloaded
- * symbol by itself, and one of the next definition wants just not ours. */
-__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version, const void *caller)
+struct lookups {
+    void *(*dlsym)(void *handle, const char *name);
+    void *(*dlvsym)(void *handle, const char *name, const char *version);
+};
+
+/* What a look-up of one of our names is to get. Not ours: an object behind ours with a function of that name itself is another preload,
+ * which was called by ours and looks for what it has to call (with a handle, where the library is not in the global order); ours would
+ * call it again. Nor the next definition of one behind ours. */
+static void *choose(const struct st_hook *h, const struct lookups *l, void *handle, const char *version, const void *caller)
 {
-    st_resolve();
-    if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !name)
+    struct order o = order(h->ours, caller, h->name);
+    if (o.place == BEHIND && (o.defines || handle == RTLD_NEXT))
+        return NULL;
+    void *real = version ? l->dlvsym(handle, h->name, version) : l->dlsym(handle, h->name), *none = NULL;
+    if (!real)
+        return NULL; /* the real function says so again, and leaves its message for dlerror */
+    /* one before ours that another preload names as its own would come back to us */
+    if (real != h->ours && order(h->ours, real, h->name).place != BEFORE && __atomic_compare_exchange_n(h->real, &none, real, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        st_keep_loaded(real);
+    return h->ours;
+}
+
+/* A preload before ours that hooks dlsym finds the real one by dlvsym, since dlsym is its own. It is to find ours. */
+extern const char st_glibc_dlsym[] __attribute__((weak, visibility("hidden"))), st_glibc_dlvsym[] __attribute__((weak, visibility("hidden")));
+static void *choose_lookup(const char *name, const void *caller)
+{
+    const char *ours = !strcmp(name, "dlsym") ? st_glibc_dlsym : !strcmp(name, "dlvsym") ? st_glibc_dlvsym : NULL;
+    return ours && order(ours, caller, name).place == BEFORE ? (void *)ours : NULL;
+}
+
+/* What a look-up of name is to get: ours, or NULL to let the real function answer. One without a version in the default order, or of the
+ * next definition, goes past nothing and finds the preloaded symbol by itself; one with a version passes it by, since ours has none. */
+static void *filter(const struct lookups *l, void *handle, const char *name, const char *version, const void *caller)
+{
+    if (!name || (!version && (handle == RTLD_NEXT || handle == RTLD_DEFAULT)))
         return NULL;
     unsigned n = __atomic_load_n(&tables, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < n; i++) {
         if (strncmp(name, registered[i].prefix, registered[i].length))
             continue;
-        for (const struct st_hook *h = registered[i].hooks; h->name; h++) {
-            if (strcmp(h->name, name) || (version && h->version && strcmp(h->version, version)))
-                continue;
-            if (stands_behind(name, h->ours, caller))
-                return NULL;
-            void *real = version ? st_next_dlvsym(handle, name, version) : st_next_dlsym(handle, name);
-            if (!real)
-                return NULL; /* the real function says so again, and leaves its message for dlerror */
-            if (real != h->ours) {
-                void *none = NULL;
-                __atomic_compare_exchange_n(h->real, &none, real, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
-            }
-            return h->ours;
-        }
+        for (const struct st_hook *h = registered[i].hooks; h->name; h++)
+            if (!strcmp(h->name, name) && (!version || !h->version || !strcmp(h->version, version)))
+                return choose(h, l, handle, version, caller);
     }
-    return NULL;
+    return version && handle == RTLD_NEXT ? choose_lookup(name, caller) : NULL;
+}
+
+__attribute__((used, visibility("hidden"))) void *st_lookup_filter(void *handle, const char *name, const char *version, const void *caller)
+{
+    st_resolve();
+    return filter(&(struct lookups){st_next_dlsym, st_next_dlvsym}, handle, name, version, caller);
+}
+
+__attribute__((used, visibility("hidden"))) void *st_lookup_filter_glibc(void *handle, const char *name, const char *version, const void *caller)
+{
+    st_resolve();
+    return filter(&(struct lookups){st_real_dlsym, st_real_dlvsym}, handle, name, version, caller);
 }
 
 /* ---- memory of unknown extent ------------------------------------------------------------------------------------------------------ */

@@ -322,6 +322,8 @@ ST_PUBLIC bool st_defines(const struct dl_phdr_info *info, const char *name);
 /* A symbol of a library that is loaded but not in the global scope (opened by dlopen without RTLD_GLOBAL): of the first one behind the
  * caller, since what stands before it may be another preload. */
 ST_PUBLIC void *st_next_local(const char *name, const char *version);
+/* Keeps the library that a function is in loaded, whatever the program closes: its address is kept here. */
+ST_PUBLIC void st_keep_loaded(const void *function);
 
 /* The next definition of a symbol after the calling provider: by name, or by name and version where version is not NULL; NULL when
  * there is none. Never calls a hooked dlsym. Not inlined and not a tail call: RTLD_NEXT goes by the address of its caller. */
@@ -330,7 +332,10 @@ static __attribute__((noinline, unused)) void *st_next(const char *name, const c
     st_resolve();
     void *p = version ? st_real_dlvsym((void *)-1l, name, version) : st_real_dlsym((void *)-1l, name);
     __asm__ volatile("" : "+r"(p) : : "memory");
-    return p ? p : st_next_local(name, version);
+    if (!p)
+        p = st_next_local(name, version);
+    st_keep_loaded(p);
+    return p;
 }
 
 /* A symbol that programs may look up by dlsym or dlvsym with a handle of the library (and so pass round the preload). When such a

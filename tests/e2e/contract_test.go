@@ -41,6 +41,7 @@ func TestStatus(t *testing.T) {
 }
 
 // --require-complete: 3 where the command succeeded and its trace is not whole, else the command's own status.
+// F27, F72: status 3, and the reason for each rank.
 func TestRequireComplete(t *testing.T) {
 	client, burst := built(t, "tests/ucp-client"), built(t, "tests/burst-client")
 	killed := fmt.Sprintf("%s -l ucp -f published & until [ -s published ]; do sleep 0.02; done; kill -9 $!; wait $!; exit ", burst)

@@ -132,6 +132,7 @@ func TestForkedChildHasItsOwnCapture(t *testing.T) {
 	}
 }
 
+// F33: shells and helpers that inherit the preload.
 func TestSilentProcessesLeaveNoCapture(t *testing.T) {
 	client := build(t)
 	env, captures := configure(t, t.TempDir(), nil)
@@ -150,6 +151,7 @@ func TestSilentProcessesLeaveNoCapture(t *testing.T) {
 	}
 }
 
+// F27: a loader that cannot load us says nothing that a job would notice; this record is what is missing then.
 func TestAliveRecordOfRanks(t *testing.T) {
 	client := build(t)
 	env, captures := configure(t, t.TempDir(), nil)
