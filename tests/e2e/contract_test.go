@@ -40,7 +40,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// --require-complete: 3 where the command succeeded and its trace is not whole, else the command's own status.
+// F72: --require-complete: 3 where the command succeeded and its trace is not whole, else the command's own status.
 func TestRequireComplete(t *testing.T) {
 	client, burst := built(t, "tests/ucp-client"), built(t, "tests/burst-client")
 	killed := fmt.Sprintf("%s -l ucp -f published & until [ -s published ]; do sleep 0.02; done; kill -9 $!; wait $!; exit ", burst)
@@ -71,7 +71,7 @@ func TestRequireComplete(t *testing.T) {
 	}
 }
 
-// A directory that exists is refused before the command runs, and stays as it is.
+// F20: a directory that exists is refused before the command runs, and stays as it is.
 func TestExistingDirectory(t *testing.T) {
 	r := newRun(t, spec{mode: "full", providers: "ucx", noCount: true})
 	if err := os.Mkdir(r.path, 0o755); err != nil {

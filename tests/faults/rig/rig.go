@@ -109,6 +109,9 @@ func (r *Run) begin(traced bool) {
 		if !r.Generated {
 			launch = append(launch, "-o", r.Path)
 		}
+		if r.spec.Layer == "ucp" { // what the program knows of: its calls of UCP, not what they lead to
+			launch = append(launch, "--set", "ucx.level=ucp")
+		}
 		for _, s := range r.spec.Sets {
 			launch = append(launch, "--set", s)
 		}
