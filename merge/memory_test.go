@@ -50,7 +50,7 @@ func mergeAndTell(path string) {
 	}
 }
 
-// However much there is to merge, memory stays within the limit; program and runtime come on top of it.
+// F65: however much there is to merge, memory stays within the limit; program and runtime come on top of it.
 func TestMemoryStaysWithinTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
