@@ -113,7 +113,7 @@ static void stop(struct st_process *p, int error)
         p->header->lost_cause = cause;
         p->header->lost_errno = (uint32_t)error;
     }
-    __atomic_store_n(&p->stopped, cause, __ATOMIC_RELAXED);
+    p->stopped = cause;
 }
 
 /* One write(2), at place or, where that is negative, at the end of an O_APPEND file. Writing past RLIMIT_FSIZE, even inside the file,

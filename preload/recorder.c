@@ -479,7 +479,7 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
             need += 256;
     if (st_unlikely(!t->block || (size_t)(t->limit - t->cur) < need)) {
         int saved = errno;
-        int none = (t->block && chunk_extend(t, need)) ? 0 : (__atomic_load_n(&st_process->stopped, __ATOMIC_RELAXED) && !t->block) || chunk_next(t, now);
+        int none = (t->block && chunk_extend(t, need)) ? 0 : (st_process->stopped && !t->block) || chunk_next(t, now);
         errno = saved;
         if (none) {
             st_lost(now, 1, l->bytes ? v[l->bytes] : 0);

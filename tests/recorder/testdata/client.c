@@ -90,23 +90,6 @@ static void *thread_main(void *p)
     return NULL;
 }
 
-/* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
-static int tables_only;
-static void burst(volatile uint64_t *count, uint64_t n)
-{
-    struct st_thread *t = enter();
-    if (!t)
-        return;
-    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
-    for (uint64_t i = 0; i < n; i++) {
-        if (!tables_only)
-            st_rec_ucp_request(t, st_clock(), ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
-        st_count(t, o, ST_EV_UCP_PUT, 8, 1);
-        if (count)
-            *count = i + 1;
-    }
-}
-
 /* Threads that record, threads that come and go, and a main thread that forks meanwhile; the children record so many. */
 static void *long_lived(void *p)
 {
@@ -147,6 +130,23 @@ static int mixed(uint64_t forks, unsigned n)
     for (int i = 0; i < 5; i++)
         pthread_join(t[i], NULL);
     return bad != 0;
+}
+
+/* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
+static int tables_only;
+static void burst(volatile uint64_t *count, uint64_t n)
+{
+    struct st_thread *t = enter();
+    if (!t)
+        return;
+    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
+    for (uint64_t i = 0; i < n; i++) {
+        if (!tables_only)
+            st_rec_ucp_request(t, st_clock(), ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
+        st_count(t, o, ST_EV_UCP_PUT, 8, 1);
+        if (count)
+            *count = i + 1;
+    }
 }
 
 int main(int argc, char **argv)
