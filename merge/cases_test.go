@@ -293,7 +293,7 @@ func TestSeveralSourcesOfOneTag(t *testing.T) {
 	}
 }
 
-// Clocks that disagree are told, with the worst case, and no time is changed.
+// F57, F61: clocks that disagree are told, with the worst case, and no time is changed.
 func TestReceivedBeforeSent(t *testing.T) {
 	r := newRig(t)
 	a, b := r.process("n1", 100, 0), r.process("n2", 200, 1)

@@ -315,6 +315,7 @@ func TestDamagedFilesAreNamed(t *testing.T) {
 }
 
 // A rank that loaded the recorder and left no capture, one that was never seen, and one whose capture cannot be read.
+// F72.
 func TestRanksByState(t *testing.T) {
 	r := newRig(t)
 	world := func(h *capture.Header) { h.World = 5 }

@@ -408,7 +408,7 @@ void st_lost(uint64_t now, uint64_t events, uint64_t bytes)
     struct st_file_header *h = st_process->header;
     uint64_t zero = 0;
     __atomic_compare_exchange_n(&h->lost_first, &zero, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    h->lost_last = now;
+    __atomic_store_n(&h->lost_last, now, __ATOMIC_RELAXED);
     __atomic_fetch_add(&h->lost_events, events, __ATOMIC_RELAXED);
     __atomic_fetch_add(&h->lost_bytes, bytes, __ATOMIC_RELAXED);
 }

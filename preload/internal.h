@@ -104,7 +104,7 @@ struct st_watch {
 
 struct st_process {
     uint32_t ready;
-    uint32_t stopped; /* no more events: ST_LOST_* */
+    _Atomic uint32_t stopped; /* no more events: ST_LOST_* */
     int lock;         /* futex-free spin lock: slow paths only, held for microseconds */
     uint32_t written; /* back end */
     uint32_t image;

@@ -45,7 +45,7 @@ func worst(c *Clock, t truth, from, to uint64) float64 {
 	return w
 }
 
-// Whatever the rates, the clock is within the bound that it states, between the pairs and beyond them.
+// F57, F58: whatever the rates, the clock is within the bound that it states, between the pairs and beyond them.
 func TestErrorIsWithinTheBound(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, hz := range []float64{1e9, 2.4454e9, 24e6} {
@@ -103,7 +103,7 @@ func TestStepsAreTakenOut(t *testing.T) {
 	}
 }
 
-// What is not known is said, with the reason, and times still make sense.
+// F58, F59: what is not known is said, with the reason, and times still make sense.
 func TestUnknownErrors(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	c := truth{hz: 2e9}

@@ -72,7 +72,7 @@ func TestRequireComplete(t *testing.T) {
 	}
 }
 
-// A directory that exists is refused before the command runs, and stays as it is.
+// F20: a directory that exists is refused before the command runs, and stays as it is.
 func TestExistingDirectory(t *testing.T) {
 	r := newRun(t, spec{mode: "full", providers: "ucx", noCount: true})
 	if err := os.Mkdir(r.path, 0o755); err != nil {

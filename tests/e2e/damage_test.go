@@ -128,7 +128,7 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// Captures that are cut off, damaged, foreign or of a newer version are named with file and offset; the rest is merged; nothing is
+// F41: captures that are cut off, damaged, foreign or of a newer version are named with file and offset; the rest is merged; nothing is
 // deleted or overwritten.
 func TestDamage(t *testing.T) {
 	r, truth := recordedRanks(t, 120)
@@ -245,7 +245,7 @@ func mounted(t *testing.T, r *run, size string) *run {
 	return r
 }
 
-// On a full disk a merge fails, says so, and leaves no half result; what an earlier merge wrote stays.
+// F63: on a full disk a merge fails, says so, and leaves no half result; what an earlier merge wrote stays.
 func TestDiskFull(t *testing.T) {
 	source, _ := recordedRanks(t, 30)
 	first := copyOf(t, source)
@@ -328,7 +328,7 @@ func fill(t *testing.T, path string) int64 {
 	return info.Size()
 }
 
-// A run that cannot be written to can be looked at and exported elsewhere, and a merge of it fails without harm.
+// F63: a run that cannot be written to can be looked at and exported elsewhere, and a merge of it fails without harm.
 func TestReadOnly(t *testing.T) {
 	source, truth := recordedRanks(t, 3)
 	c := *source

@@ -128,8 +128,8 @@ func (b *burst) kept(i *info, layer string) {
 	}
 }
 
-// A process that is killed while it sends as fast as it can loses at most the request it was making.
-// F39, F41, F42: killed at any time, nothing but the record being written is lost, and nothing is left behind.
+// F39, F41, F42, F72: a process that is killed while it sends as fast as it can loses at most the request it was making, and leaves
+// nothing behind.
 func TestKilled(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGKILL}
 	rounds := 3
@@ -178,7 +178,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// One rank of a job is killed: it is named, and the others' messages are there.
+// F67, F72: one rank of a job is killed: it is named, and the others' messages are there.
 func TestKilledRank(t *testing.T) {
 	r := newRun(t, spec{mode: "full", providers: "ucx", noCount: true, env: transports["shm"]})
 	cmd := r.command(r.mpirun(3, built(t, "tests/mpi-app"), "-n", "1000000")...)
@@ -224,7 +224,7 @@ func TestKilledRank(t *testing.T) {
 	}
 }
 
-// A run can be merged while its program still runs, and again afterwards.
+// F41: a run can be merged while its program still runs, and again afterwards.
 func TestMergeWhileRunning(t *testing.T) {
 	b := startBurst(t, "ucp", "full")
 	before := b.published()

@@ -226,6 +226,7 @@ func killed(t *testing.T, what string, with settings, reached func(published uin
 	return published(), f
 }
 
+// F39, F41.
 func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
 	n, f := killed(t, "burst", nil, func(n uint64) bool { return n >= 20000 })
 	if kept := uint64(len(events(t, f, 1))) + f.Live().LostEvents; kept+1 < n || kept > n+1 {
@@ -252,6 +253,7 @@ func TestKilledWriterLosesASecondOfItsTables(t *testing.T) {
 	}
 }
 
+// F63.
 func TestByteBudgetStopsEventsNotTables(t *testing.T) {
 	client := build(t)
 	for _, backEnd := range []string{"mapped", "written"} {
@@ -275,6 +277,7 @@ func TestByteBudgetStopsEventsNotTables(t *testing.T) {
 	}
 }
 
+// F63.
 func TestFileSizeLimitIsNoSignal(t *testing.T) {
 	client := build(t)
 	for _, backEnd := range []string{"mapped", "written"} {
@@ -293,7 +296,7 @@ func TestFileSizeLimitIsNoSignal(t *testing.T) {
 	}
 }
 
-// The proof of life of a rank is written before the program's first line.
+// F63: the proof of life of a rank is written before the program's first line.
 func TestFileSizeLimitDoesNotEndRanks(t *testing.T) {
 	client := build(t)
 	env, captures := configure(t, t.TempDir(), nil)
@@ -334,7 +337,7 @@ func TestModesDoNotDependOnTheUmask(t *testing.T) {
 	}
 }
 
-// Where there is no room for a whole window, the tables and definitions get what there is.
+// F63: where there is no room for a whole window, the tables and definitions get what there is.
 func TestNearlyFullDiskKeepsTheTables(t *testing.T) {
 	client, dir := build(t), t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=300k"); err != nil {
@@ -355,6 +358,7 @@ func TestNearlyFullDiskKeepsTheTables(t *testing.T) {
 	f.Close()
 }
 
+// F63.
 func TestFullDiskIsHarmless(t *testing.T) {
 	client := build(t)
 	for _, backEnd := range []string{"mapped", "written"} {

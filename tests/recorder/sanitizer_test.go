@@ -4,7 +4,26 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
+
+// mixed holds that the parent's and the children's records of client.c's mixed() are all there.
+func mixed(t *testing.T, all []*capture.File, children int) {
+	t.Helper()
+	if len(all) != 1+children {
+		t.Fatalf("%d captures of a parent and %d children", len(all), children)
+	}
+	for _, f := range all {
+		n := int(f.Live().LostEvents)
+		for thread := uint32(1); thread <= f.Live().Threads; thread++ {
+			n += len(events(t, f, thread))
+		}
+		if n != 300 && n != 3*5*2000+2*20*2000+100*6 {
+			t.Errorf("%d records in %s", n, f.Path())
+		}
+	}
+}
 
 // The recorder and its client in one program, under each sanitizer.
 func TestSanitizers(t *testing.T) {
@@ -30,14 +49,23 @@ func TestSanitizers(t *testing.T) {
 				t.Fatalf("%v\n%s", err, b)
 			}
 			for _, backEnd := range []string{"mapped", "written"} {
-				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}, {"marks", "200", "5"}} {
+				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}, {"mixed", "6", "300"}, {"marks", "200", "5"}} {
+					children := 6
+					if name == "thread" && c[0] == "mixed" {
+						c[2], children = "0", 0 // nor does it see that the kernel wipes the child's memory
+					}
 					if name == "thread" && c[0] == "fork" {
 						continue // the thread sanitizer does not follow a program that starts threads of its own into a child
 					}
 					env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.budget": "4194304", "epoch.interval": "10000000ns"})
-					run(t, env, append([]string{client}, c...)...)
-					if len(files(t, captures)) == 0 {
+					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0", "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
+					run(t, env, append([]string{"timeout", "60", client}, c...)...)
+					all := files(t, captures)
+					if len(all) == 0 {
 						t.Errorf("%v: no capture", c)
+					}
+					if c[0] == "mixed" {
+						mixed(t, all, children)
 					}
 				}
 			}

@@ -232,3 +232,22 @@ func TestF62TenThousandProcesses(t *testing.T) {
 		t.Errorf("%+v writes, %d events, want %+v", got, i.Events.ByName["ucp_put"], want)
 	}
 }
+
+// F72: one rank of a million that were promised: what is missing is said, in an account that can still be read.
+func TestF72WorldOfAMillion(t *testing.T) {
+	rig.Heavy(t)
+	r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"RANK=3", "WORLD_SIZE=1000000"}}, "")
+	r.Both(rig.Do("post 10"))
+	errs, status := r.Merge()
+	if status != 3 || !strings.Contains(errs, "1 of 1000000 complete") || !strings.Contains(errs, "ranks 4 to 999999: not injected") {
+		t.Errorf("merge ended with %d: %s", status, errs)
+	}
+	i := r.Info()
+	if len(i.Ranks.Incomplete) != 2 || i.Ranks.Incomplete[0].LastRank == nil || *i.Ranks.Incomplete[0].LastRank != 2 || *i.Ranks.Expected != 1_000_000 {
+		t.Errorf("ranks: %+v", i.Ranks)
+	}
+	if st, err := os.Stat(filepath.Join(r.Path, "manifest.json")); err != nil || st.Size() > 64<<10 {
+		t.Errorf("a manifest of %d bytes, %v", st.Size(), err)
+	}
+	r.Exact(i)
+}

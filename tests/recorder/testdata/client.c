@@ -92,6 +92,48 @@ static void *thread_main(void *p)
     return NULL;
 }
 
+/* Threads that record, threads that come and go, and a main thread that forks meanwhile; the children record so many. */
+static void *long_lived(void *p)
+{
+    for (uint64_t i = 0; i < 5; i++)
+        run_series((uint64_t)(uintptr_t)p * 100 + i + 1, 2000);
+    return NULL;
+}
+
+static void *spawner(void *p)
+{
+    for (uint64_t i = 1; i <= 20; i++) {
+        pthread_t t;
+        pthread_create(&t, NULL, thread_main, (void *)((uintptr_t)p * 1000 + i));
+        pthread_join(t, NULL);
+    }
+    return NULL;
+}
+
+static int mixed(uint64_t forks, unsigned n)
+{
+    pthread_t t[5];
+    int bad = 0;
+    for (uintptr_t i = 0; i < 5; i++)
+        pthread_create(&t[i], NULL, i < 3 ? long_lived : spawner, (void *)(i + 1));
+    for (uint64_t i = 0; i < forks; i++) {
+        pid_t pid = fork();
+        int status = 1;
+        if (!pid) {
+            if (!n)
+                _exit(0);
+            run_series(7000 + i, n);
+            exit(0); /* the destructor writes what the written back end has in memory */
+        }
+        run_series(8000 + i, 100);
+        waitpid(pid, &status, 0);
+        bad |= status;
+    }
+    for (int i = 0; i < 5; i++)
+        pthread_join(t[i], NULL);
+    return bad != 0;
+}
+
 /* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
 static int tables_only;
 static void burst(volatile uint64_t *count, uint64_t n)
@@ -177,6 +219,8 @@ int main(int argc, char **argv)
         int status;
         waitpid(pid, &status, 0);
         return status != 0;
+    } else if (!strcmp(what, "mixed")) {
+        return mixed(a, (unsigned)b);
     } else if (!strcmp(what, "silent_fork")) { /* a child that never communicates leaves nothing */
         run_series(1, 500);
         if (!fork())
