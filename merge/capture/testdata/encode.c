@@ -89,6 +89,10 @@ int main(void)
             v[1] = number(), v[2] = number();
             st_rec_verbs_empty_polls(t, now, id, o, v[1], v[2]);
             break;
+        case ST_EV_OFI_EMPTY_POLLS:
+            v[1] = number(), v[2] = number();
+            st_rec_ofi_empty_polls(t, now, id, o, v[1], v[2]);
+            break;
         default:
             return 5;
         }
