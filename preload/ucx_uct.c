@@ -90,9 +90,10 @@ static bool remember(uct_iface_h iface, const uct_iface_params_t *params)
         patched += p->iface != iface;
         p->real = iface->ops;
         p->transport[0] = p->device[0] = 0;
-        if (params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE && params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE && params->field_mask & UCT_IFACE_PARAM_FIELD_DEVICE) {
+        if (params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE) { /* whether the mask names the device or not: UCT itself does not ask */
             snprintf(p->transport, sizeof p->transport, "%s", params->mode.device.tl_name);
-            snprintf(p->device, sizeof p->device, "%s", params->mode.device.dev_name);
+            if (params->mode.device.dev_name)
+                snprintf(p->device, sizeof p->device, "%s", params->mode.device.dev_name);
         }
         __atomic_store_n(&p->iface, iface, __ATOMIC_RELEASE);
     }

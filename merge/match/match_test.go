@@ -28,7 +28,14 @@ func joined(t *testing.T, halves []match.Half, lossy ...uint32) ([]string, *matc
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := match.Knowledge{Lossy: func(p uint32) bool { return slices.Contains(lossy, p) }, Displaced: func(*match.Half) bool { return false }}
+	holes := func(p, _ uint32) bool { return slices.Contains(lossy, p) }
+	missing := func(p uint32) string {
+		if slices.Contains(lossy, p) {
+			return match.LostRecords
+		}
+		return ""
+	}
+	known := match.Knowledge{Missing: missing, Holes: holes, Displaced: func(*match.Half) bool { return false }}
 	s, err := match.Run(context.Background(), sorted, out, known, func(int64, int64) {})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-clien
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so $(TB)/count-ofi.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
-tests: $(CLIENTS) $(COUNTERS)
+tests: $(CLIENTS) $(COUNTERS) $(TB)/ucp-version.so
 
 $(TB):
 	mkdir -p $@
@@ -30,6 +30,9 @@ $(TB)/ofi-client: tests/clients/ofi-client.c
 	$(CLIENT_CC) -o $@ $< -lfabric -lpthread
 $(TB)/mpi-app: tests/clients/mpi-app.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
+
+$(TB)/ucp-version.so: tests/clients/ucp-version.c | $(TB)
+	$(CLIENT_CC) -fPIC -shared -o $@ $<
 
 $(COUNTERS): $(TB)/count-%.so: tests/count/%.c tests/count/count.c tests/count/count.h | $(TB)
 	$(CLIENT_CC) -fPIC -shared -o $@ $(filter %.c,$^) -ldl -lpthread

@@ -115,6 +115,9 @@ func (b *burst) kept(i *info, layer string) {
 	switch b.spec.mode {
 	case "full":
 		counts["events"] = i.Events.ByName[event]
+		if layer == "ucp" { // each put is one of UCT's as well
+			counts["counts of UCT"], counts["events of UCT"] = i.Operations["uct"]["put"].Count, i.Events.ByName["uct_put"]
+		}
 	case "simple":
 		counts["calls"] = i.Events.ByName[layer+"_call"]
 	}

@@ -109,6 +109,7 @@ var operation = map[string]string{
 	"verbs write_imm": "verbs write_imm", "verbs read": "verbs read", "verbs atomic": "verbs atomic", "verbs recv": "verbs recv",
 	"verbs srq_recv": "verbs recv", "verbs cqe": "verbs completion", "verbs cqe_error": "verbs completion", "verbs other": "",
 	"ucp put": "ucp put", "ucp get": "ucp get", "ucp tag_send": "ucp tag_send", "ucp tag_recv": "ucp tag_recv", "ucp stream_send": "ucp stream_send",
+	"uct put": "uct put", "uct get": "uct get", "uct am_send": "uct am_send", "uct atomic": "uct atomic", "uct flush": "",
 	"ucp stream_recv": "", "ucp am_send": "ucp am_send", "ucp atomic": "ucp atomic", "ucp flush": "ucp flush",
 }
 

@@ -151,11 +151,12 @@ func ranksOf(r *result, hosts ...string) {
 	for name, l := range r.matrix.Layers {
 		sums := rows(l.Rank)
 		for key := range sums {
-			if !strings.HasPrefix(key, "0 -> ") && !strings.HasPrefix(key, "1 -> ") || strings.Contains(key, "nil") {
+			// A lane that UCX makes on its own while it connects, and uses from its progress only, tells no UCP endpoint.
+			if !strings.HasPrefix(key, "0 -> ") && !strings.HasPrefix(key, "1 -> ") || (strings.Contains(key, "nil") && name != "uct") {
 				r.Errorf("layer %s: %s", name, key)
 			}
 		}
-		send := map[string]string{"ucp": "tag_send", "verbs": "send"}[name]
+		send := map[string]string{"ucp": "tag_send", "uct": "am_send", "verbs": "send"}[name]
 		for _, way := range []string{"0 -> 1 ", "1 -> 0 "} {
 			if sums[way+send].Count == 0 {
 				r.Errorf("layer %s: no %s%s:%v", name, way, send, sums)
@@ -167,7 +168,7 @@ func ranksOf(r *result, hosts ...string) {
 			}
 		}
 	}
-	if len(r.matrix.Layers) != 2 {
+	if len(r.matrix.Layers) != 3 {
 		r.Errorf("%d layers", len(r.matrix.Layers))
 	}
 	if r.info.Layer == nil || *r.info.Layer != "ucp" {

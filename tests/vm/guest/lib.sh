@@ -76,10 +76,10 @@ serve_and_call() {
 # What a run leaves in OUT/NAME: run/, the run directory; count.HOST.LAYER.PID, what the counters beside the recorder saw; sent.HOST.PID,
 # what the tests' own clients say of themselves; log.HOST; qps.HOST, where watch_qps was told to look.
 #
-# preloads LAYER...: the value of LD_PRELOAD for the tests' counters of these layers, ucp and verbs.
+# preloads LAYER...: the value of LD_PRELOAD for the tests' counters of these layers, ucp, uct and verbs.
 preloads() { local l; for l in "$@"; do printf '%s' "$B/tests/count-$l.so:"; done; }
-# providers LAYER...: those that record these layers, in a list with commas.
-providers() { sed 's/ucp/ucx/; s/verbs/ibverbs/; s/ /,/' <<<"$*"; }
+# providers LAYER...: those that record these layers, in a list with commas. uct comes with ucp.
+providers() { sed 's/ucp/ucx/; s/ uct//; s/verbs/ibverbs/; s/ /,/' <<<"$*"; }
 # launch NAME MODE LAYERS ARGS... -- COMMAND...: records COMMAND, with a counter for each layer beside the recorder. Merged on the host only,
 # but with MERGE empty here as well.
 launch() {

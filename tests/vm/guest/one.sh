@@ -40,9 +40,9 @@ alone dlvsym full bash -c "LD_PRELOAD=$B/tests/count-verbs.so:\$LD_PRELOAD exec 
 
 args="-t tag_lat -s 1024 -n 200 -w 20"
 watch_qps ucx 2
-pair ucx full 13337 "ucp verbs" "ucx_perftest $args" "ucx_perftest $args 127.0.0.1"
+pair ucx full 13337 "ucp uct verbs" "ucx_perftest $args" "ucx_perftest $args 127.0.0.1"
 export UCX_TLS=rc_v,self
 mpi_command isolated
-ran mpi launch mpi full "ucp verbs" -- "${mpi[@]}" "$B/tests/mpi-app" -n 2
+ran mpi launch mpi full "ucp uct verbs" -- "${mpi[@]}" "$B/tests/mpi-app" -n 2
 check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
 finish

@@ -38,7 +38,7 @@ args="-d $DEV -g $GID -n 20"
 both peers verbs 18600 "$B/tests/peer-client $args" "$B/tests/peer-client $args $PEER"
 both datagrams-cm verbs 7174 "udaddy" "udaddy -s $PEER"
 args="-t tag_lat -s 1024 -n 100 -w 10"
-both ucx "ucp verbs" 13337 "ucx_perftest $args" "ucx_perftest $args $PEER"
+both ucx "ucp uct verbs" 13337 "ucx_perftest $args" "ucx_perftest $args $PEER"
 watch_qps collected 1
 SCRATCH=/tmp/scratch both_pingpong collected
 
@@ -48,7 +48,7 @@ if [ $ROLE = a ]; then
 	mpi_command rsh
 	# Each machine's counters have names of their own, whatever mpirun passes on.
 	rank="COUNT_OUT=$OUT/mpi/count.\$(hostname) SENT_OUT=$OUT/mpi/sent.\$(hostname) exec $B/tests/mpi-app -n 2"
-	ran mpi launch mpi full "ucp verbs" -- "${mpi[@]}" --mca plm_rsh_agent "$RIG_repo/tests/vm/guest/remote.sh" \
+	ran mpi launch mpi full "ucp uct verbs" -- "${mpi[@]}" --mca plm_rsh_agent "$RIG_repo/tests/vm/guest/remote.sh" \
 		--mca oob_tcp_if_include 10.9.0.0/24 --host vma:1,vmb:1 bash -c "$rank"
 	check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
 	: >"$OUT/remote.end"
