@@ -130,7 +130,7 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
-			for _, f := range []string{"config", "crc", "file", "lookup", "object", "recorder", "ucx", "ucx_messages", "ucx_memory", "ucx_objects", "ucx_requests"} {
+			for _, f := range []string{"config", "crc", "file", "lookup", "memory", "object", "recorder", "ucx", "ucx_messages", "ucx_memory", "ucx_objects", "ucx_requests"} {
 				args = append(args, "../../preload/"+f+".c")
 			}
 			compile(t, "gcc", append(args, "-lpthread", "-ldl")...)
