@@ -318,11 +318,21 @@ static void say_alive(void)
     char *path = st_config.alive;
     snprintf(path, sizeof st_config.alive - 8, "%s/%s", st_config.directory, id.node);
     st_make_folder(path);
+    char path[PATH_MAX + 128];
+    struct stat st;
+    int folder = snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
     strcat(path, "/alive");
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, fd = open(path, flags, 0600);
+    if (fd < 0 && errno == ENOENT) { /* only the first rank of a node finds no folder */
+        path[folder] = 0;
+        st_make_folder(path);
+        path[folder] = '/';
+        fd = open(path, flags, 0600);
+    }
     if (fd < 0)
         return;
-    fchmod(fd, 0600); /* ranks and readers to come open it too, whatever the umask of this one */
+    if (!fstat(fd, &st) && (st.st_mode & 07777) != 0600)
+        fchmod(fd, 0600); /* ranks and readers to come open it too, whatever the umask of this one */
     ssize_t n = st_write_once(fd, &a, sizeof a, -1);
     /* Proof of life is best effort: the capture itself proves as much. The offset is that behind our record, whoever else appends. */
     if (n == (ssize_t)sizeof a)

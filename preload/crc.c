@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 __attribute__((unused)) static uint32_t by_table(const uint8_t *p, size_t n)
 {
     uint32_t c = ~0u;
@@ -32,7 +36,16 @@ __attribute__((target("sse4.2"))) static uint32_t by_hardware(const uint8_t *p, 
 uint32_t st_crc32c(const uint8_t *p, size_t n)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2"))
+    /* Asked when it is first needed: __builtin_cpu_supports asks in a constructor, in every program, and in a virtual machine each CPUID
+     * is an exit to the hypervisor (70 us in all). */
+    static int known; /* 1: has it, -1: has not */
+    int has = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!has) {
+        unsigned a, b, c, d;
+        has = __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_2 ? 1 : -1;
+        __atomic_store_n(&known, has, __ATOMIC_RELAXED);
+    }
+    if (has > 0)
         return by_hardware(p, n);
 #endif
     return by_table(p, n);

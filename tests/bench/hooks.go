@@ -25,10 +25,6 @@ func (b *bench) start(env []string, args ...string) (*exec.Cmd, error) {
 // for one more request. The baseline is the same program's instructions in all other code for it.
 func hooks(b *bench) error {
 	ours := []string{"libsigmatrace.so", "provider-ibverbs.so", "provider-ucx.so"}
-	preload := func(provider string) string {
-		lib := filepath.Join(b.build, "lib/sigmatrace")
-		return "LD_PRELOAD=" + lib + "/libsigmatrace.so:" + lib + "/provider-" + provider + ".so"
-	}
 	for _, mode := range []string{"aggregate", "simple", "full"} {
 		config, err := b.profile("hooks-"+mode, mode)
 		if err != nil {
@@ -46,7 +42,7 @@ func hooks(b *bench) error {
 				return []string{filepath.Join(b.build, "tests/burst-client"), "-l", "verbs", "-f", filepath.Join(b.dir, "published"), "-n", strconv.Itoa(n)}
 			}},
 		} {
-			env := append(append(config, preload(c.provider)), c.env...)
+			env := append(append(config, b.preload(c.provider)), c.env...)
 			in, err := b.perEvent(env, 5000, 20000, ours, c.args)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// result is one line. Ratio is value over baseline; both are null where there is nothing to compare with.
+// result is one line. Ratio is value over baseline, null where that is 0; both are null where there is nothing to compare with.
 type result struct {
 	Name     string   `json:"name"`
 	Value    float64  `json:"value"`
@@ -39,6 +39,8 @@ var groups = []struct {
 	run  func(*bench) error
 }{
 	{"recording", recording},
+	{"start", start},
+	{"pauses", pauses},
 	{"hooks", hooks},
 	{"bytes", bytesPerEvent},
 	{"merge", merging},
@@ -79,8 +81,10 @@ func run(ctx context.Context, names []string) error {
 func (b *bench) print(name string, value float64, unit string, baseline float64, of, command string) {
 	r := result{Name: name, Value: value, Unit: unit, Of: of, Command: command}
 	if baseline >= 0 {
-		ratio := value / baseline
-		r.Baseline, r.Ratio = &baseline, &ratio
+		r.Baseline = &baseline
+	}
+	if ratio := value / baseline; baseline > 0 {
+		r.Ratio = &ratio
 	}
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -111,15 +115,22 @@ func (b *bench) number(env []string, args ...string) (float64, error) {
 	return strconv.ParseFloat(strings.TrimSpace(out), 64)
 }
 
-// profile writes a flat profile and returns the environment that selects it.
-func (b *bench) profile(name, mode string) ([]string, error) {
-	captures := filepath.Join(b.dir, name)
+// profile writes a flat profile, its captures in the scratch folder, and returns the environment that selects it.
+func (b *bench) profile(name, mode string) ([]string, error) { return b.profileIn("", name, mode) }
+
+// profileIn does so with captures below another folder, and with more lines; the first of a key that is there twice does not count.
+func (b *bench) profileIn(dir, name, mode string, more ...string) ([]string, error) {
+	if dir == "" {
+		dir = b.dir
+	}
+	captures := filepath.Join(dir, name)
 	if err := os.MkdirAll(captures, 0o700); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(b.dir, name+".resolved")
-	text := fmt.Sprintf("sigmatrace.profile=1\nname=bench\nmode=%s\nproviders=ucx,ibverbs\nrecord.budget=%d\nrecord.chunk=65536\ncapture.directory=%s\n", mode, 1<<30, captures)
-	return []string{"SIGMATRACE_CONFIG=" + path}, os.WriteFile(path, []byte(text), 0o600)
+	lines := append([]string{"sigmatrace.profile=1", "name=bench", "mode=" + mode, "providers=ucx,ibverbs", fmt.Sprintf("record.budget=%d", 1<<30), "record.chunk=65536",
+		"capture.directory=" + captures}, more...)
+	return []string{"SIGMATRACE_CONFIG=" + path}, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
 // median of a few values.
