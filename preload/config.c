@@ -316,11 +316,10 @@ static void say_alive(void)
     memcpy(a.boot_id, id.boot_id, sizeof a.boot_id);
     memcpy(a.executable, id.executable, sizeof a.executable);
     char *path = st_config.alive;
-    snprintf(path, sizeof st_config.alive - 8, "%s/%s", st_config.directory, id.node);
-    st_make_folder(path);
-    char path[PATH_MAX + 128];
     struct stat st;
-    int folder = snprintf(path, sizeof path, "%s/%s", st_config.directory, id.node);
+    int folder = snprintf(path, sizeof st_config.alive - 8, "%s/%s", st_config.directory, id.node);
+    if (folder < 0 || (size_t)folder >= sizeof st_config.alive - 8)
+        return;
     strcat(path, "/alive");
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, fd = open(path, flags, 0600);
     if (fd < 0 && errno == ENOENT) { /* only the first rank of a node finds no folder */
