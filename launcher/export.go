@@ -86,7 +86,8 @@ func runExport(c *cli.Context) error {
 		if split != nil {
 			wanted = *split
 		}
-		plan, err := m.PlanSplit(ctx, wanted, options)
+		var plan *merge.SplitPlan
+		plan, err = m.PlanSplit(ctx, wanted, options)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 // command shall get both as this process did. In a build without it, such as a test's, nothing was ignored or closed.
 func entry()
 
+var _ = entry // the linker's, by name
+
 var (
 	ignoredAtStart uint64 // bit n-1 for signal n
 	closedAtStart  uint64 // bit n for descriptor n, of 0 to 2

@@ -155,7 +155,7 @@ static struct st_aggregate *aggregate_get(struct st_process *p)
         struct st_block *b = st_block_new(ST_BLOCK_AGGREGATES, 0, p->sequences[ST_BLOCK_AGGREGATES], st_clock(), 1, NULL, &place);
         if (!b)
             return NULL;
-        p->sequences[ST_BLOCK_AGGREGATES]++;
+        __atomic_store_n(&p->sequences[ST_BLOCK_AGGREGATES], p->sequences[ST_BLOCK_AGGREGATES] + 1, __ATOMIC_RELAXED); /* read without the lock for epochs */
         p->aggregate = (struct st_aggregate *)b->payload;
         p->aggregates_left = (st_config.chunk - sizeof *b) / sizeof *p->aggregate;
         /* entries say for themselves whether they are in use */

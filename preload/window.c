@@ -159,6 +159,8 @@ static uint32_t wanted(const struct st_watch *w, uint64_t now, uint64_t *since, 
     }
     if (c->closed || !c->start)
         return !c->closed;
+    if (!c->delay && !c->duration)
+        return 1; /* a wall clock that was set back is no reason to close */
     if (now < opens)
         return 0;
     *since = now < closes ? opens : closes;

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -118,8 +119,9 @@ func (u *unnamed) rename(path string) error {
 
 // linkTemporary gives a file without a name a temporary one: a link cannot replace what is there, a rename can.
 func (u *unnamed) linkTemporary() error {
+	u.tidy()
 	for i := 0; ; i++ {
-		name := filepath.Join(u.dir, fmt.Sprintf(".%s-%d-%d", u.base, os.Getpid(), i))
+		name := filepath.Join(u.dir, fmt.Sprintf(".%s-%s-%d-%d", u.base, host(), os.Getpid(), i))
 		err := unix.Linkat(unix.AT_FDCWD, u.link(), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
 		if err == nil {
 			u.temporary = name
@@ -128,6 +130,26 @@ func (u *unnamed) linkTemporary() error {
 			return err
 		}
 	}
+}
+
+// tidy removes the names that writers of this file left which were killed between the link and the rename, on this host.
+func (u *unnamed) tidy() {
+	left, _ := filepath.Glob(filepath.Join(u.dir, "."+u.base+"-"+host()+"-*-*"))
+	for _, name := range left {
+		var pid, n int
+		if _, err := fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "."+u.base+"-"+host()+"-"), "%d-%d", &pid, &n); err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+			os.Remove(name)
+		}
+	}
+}
+
+// host tells the temporary names of hosts that share the directory apart.
+func host() string {
+	name, err := os.Hostname()
+	if err != nil || strings.ContainsAny(name, "/*?[\\") {
+		return "host"
+	}
+	return name
 }
 
 func (u *unnamed) discard() {

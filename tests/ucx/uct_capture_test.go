@@ -2,7 +2,6 @@ package ucx
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -194,36 +193,6 @@ func (u *uctProcess) unfinished() int {
 		}
 	}
 	return n
-}
-
-// transports are the interfaces that operations were made on.
-func (u *uctProcess) transports() map[string]bool {
-	seen := map[string]bool{}
-	for _, o := range u.operations {
-		on := o.object
-		if l := u.lanes[on]; l != nil {
-			on = l.iface
-		}
-		if o.name != "flush" {
-			seen[u.interfaces[on]] = true
-		}
-	}
-	return seen
-}
-
-// withUCT records UCT in every mode.
-func (s *session) withUCT(t *testing.T) *session {
-	t.Helper()
-	f, err := os.OpenFile(s.dir+"/config", os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString("ucx.level=uct\n")
-		f.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.uct = true
-	return s
 }
 
 // tell adds what the scenarios of uct_edge expect.

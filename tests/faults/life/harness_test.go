@@ -55,15 +55,13 @@ func compile(t *testing.T, out string, args ...string) string {
 
 // rig is a place to record into.
 type rig struct {
-	t           *testing.T
-	dir         string
-	env         []string
-	before      []string // preloads before and behind ours
-	behind      []string
-	providers   []string
-	withoutHCA  bool
-	launchArgs  []string
-	readProblem bool // damaged captures are no failure
+	t          *testing.T
+	dir        string
+	env        []string
+	before     []string // preloads before and behind ours
+	behind     []string
+	providers  []string
+	withoutHCA bool
 }
 
 // newRig records with both providers, in full, on the software HCA.
