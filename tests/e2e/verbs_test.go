@@ -99,7 +99,12 @@ func TestVerbsPrograms(t *testing.T) {
 				if mode != "full" {
 					return
 				}
-				if sends := saw["verbs"]["send"].Count + saw["verbs"]["write_imm"].Count; i.Flows.Matched != sends {
+				// ibv_srq_pingpong ends each side at its own last round: it may leave a message of each queue pair in the air.
+				unpolled := uint64(0)
+				if c.completions == 0 && strings.HasPrefix(c.args, "ibv_srq") {
+					unpolled = 4
+				}
+				if sends := saw["verbs"]["send"].Count + saw["verbs"]["write_imm"].Count; i.Flows.Matched > sends || i.Flows.Matched+unpolled < sends {
 					t.Errorf("%d of %d messages matched", i.Flows.Matched, sends)
 				}
 				if c.trace && !testing.Short() {

@@ -136,6 +136,9 @@ func memoryGroup(t *testing.T, limit int64) string {
 // A twentieth of the control group's limit, where that is less. On a disk, a capture that is larger than the whole limit does not
 // bring the group to it: the kernel takes the file's pages back.
 func TestMemoryIsATwentiethOfTheGroupsLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	client := build(t)
 	const limit = 64 << 20
 	join := memoryGroup(t, limit)
@@ -153,6 +156,9 @@ func TestMemoryIsATwentiethOfTheGroupsLimit(t *testing.T) {
 
 // The files of cgroup version 2, and of a container that sees only its own part of the tree, stood in for by a mount.
 func TestLimitOfVersionTwo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	client := build(t)
 	for _, c := range []struct {
 		name  string
