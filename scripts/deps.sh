@@ -14,7 +14,7 @@ DEMO="openmpi-bin libopenmpi-dev ucx-utils perftest ibverbs-utils ibverbs-provid
 TEST="$DEMO libfabric-bin mpich gcc binutils procps iproute2 valgrind xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user btrfs-progs e2fsprogs libmpich-dev slurm-wlm munge libpmix2 musl-tools libjemalloc2 heaptrack python3 python3-pyverbs"
 FRESH="mmdebstrap util-linux"
 VM="$DEMO qemu-system-x86 busybox-static cpio kmod mmdebstrap xz-utils libfabric-bin"
-BENCH="$DEMO valgrind lttng-tools liblttng-ust-dev"
+BENCH="$DEMO valgrind lttng-tools liblttng-ust-dev libfabric-bin"
 
 [ $# -gt 0 ] || die "name at least one group: build demo test vm fresh bench all"
 packages=() commands=() go=

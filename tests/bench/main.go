@@ -40,6 +40,7 @@ var groups = []struct {
 }{
 	{"recording", recording},
 	{"start", start},
+	{"clients", clients},
 	{"pauses", pauses},
 	{"hooks", hooks},
 	{"bytes", bytesPerEvent},

@@ -1,6 +1,6 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client $(TB)/call-client $(TB)/allreduce-client
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so $(TB)/count-ofi.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
@@ -28,7 +28,9 @@ $(TB)/nvtx-client: tests/clients/nvtx-client.c
 	$(CLIENT_CC) $(if $(NVTX_INCLUDE),-DNVTX_HEADER -isystem $(NVTX_INCLUDE)) -o $@ $< -ldl
 $(TB)/ofi-client: tests/clients/ofi-client.c
 	$(CLIENT_CC) -o $@ $< -lfabric -lpthread
-$(TB)/mpi-app: tests/clients/mpi-app.c
+$(TB)/call-client: tests/clients/call-client.c
+	$(CLIENT_CC) -o $@ $< -lucp -lucs
+$(TB)/mpi-app $(TB)/allreduce-client: $(TB)/%: tests/clients/%.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
 
 $(TB)/ucp-version.so: tests/clients/ucp-version.c | $(TB)
