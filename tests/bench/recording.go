@@ -34,11 +34,12 @@ func (b *bench) lttng(dir string, snapshot bool, fn func() error) error {
 		}
 		defer endDaemon(pid)
 	}
-	create := []string{"lttng", "create", "sigmatrace-bench", "-o", dir}
+	session := fmt.Sprintf("sigmatrace-bench-%d", os.Getpid()) // others may be measuring too
+	create := []string{"lttng", "create", session, "-o", dir}
 	if snapshot {
 		create = append(create, "--snapshot")
 	}
-	defer func() { _, _ = b.command(env, "lttng", "destroy", "sigmatrace-bench") }()
+	defer func() { _, _ = b.command(env, "lttng", "destroy", session) }()
 	for _, c := range [][]string{create,
 		{"lttng", "enable-channel", "-u", "--subbuf-size", "4M", "--num-subbuf", "8", "c"},
 		{"lttng", "enable-event", "-u", "-c", "c", "sigmatrace_bench:*"}, {"lttng", "start"}} {
