@@ -269,6 +269,8 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)bytes ^ s_->next[1]) |
                      ((uint64_t)tag ^ s_->next[2]) |
@@ -280,7 +282,7 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
                      ((uint64_t)status ^ s_->next[8]) |
                      ((uint64_t)api ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -308,13 +310,15 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)request ^ s_->next[1]) |
                      ((uint64_t)bytes ^ s_->next[2]) |
                      ((uint64_t)tag ^ s_->next[3]) |
                      ((uint64_t)error ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -339,13 +343,15 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)operation ^ s_->next[1]) |
                      ((uint64_t)requests ^ s_->next[2]) |
                      ((uint64_t)bytes ^ s_->next[3]) |
                      ((uint64_t)peer ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -370,6 +376,8 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)wr_id ^ s_->next[1]) |
                      ((uint64_t)bytes ^ s_->next[2]) |
@@ -383,7 +391,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
                      ((uint64_t)immediate ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -411,6 +419,8 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)wr_id ^ s_->next[1]) |
                      ((uint64_t)bytes ^ s_->next[2]) |
@@ -424,7 +434,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
                      ((uint64_t)immediate ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -451,6 +461,8 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)wr_id ^ s_->next[1]) |
                      ((uint64_t)bytes ^ s_->next[2]) |
@@ -464,7 +476,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
                      ((uint64_t)swap ^ s_->next[10]) |
                      ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -493,13 +505,15 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)index ^ s_->next[1]) |
                      ((uint64_t)local_address ^ s_->next[2]) |
                      ((uint64_t)local_key ^ s_->next[3]) |
                      ((uint64_t)bytes ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -525,6 +539,8 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)wr_id ^ s_->next[1]) |
                      ((uint64_t)bytes ^ s_->next[2]) |
@@ -533,7 +549,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
                      ((uint64_t)local_key ^ s_->next[5]) |
                      ((uint64_t)call ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -559,6 +575,8 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)wr_id ^ s_->next[1]) |
                      ((uint64_t)completion_queue ^ s_->next[2]) |
@@ -569,7 +587,7 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
                      ((uint64_t)immediate ^ s_->next[7]) |
                      ((uint64_t)source_qpn ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -595,10 +613,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -623,10 +643,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)solicited_only ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -650,11 +672,13 @@ static inline __attribute__((always_inline)) void st_rec_app_phase(struct st_thr
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)name ^ s_->next[1]) |
                      ((uint64_t)range ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -679,6 +703,8 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
     uint32_t n_ = t_->slot_of[event_][st_way(o_, id)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)bytes ^ s_->next[1]) |
                      ((uint64_t)form ^ s_->next[2]) |
@@ -690,7 +716,7 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
                      ((uint64_t)status ^ s_->next[8]) |
                      ((uint64_t)parent ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -719,11 +745,13 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)request ^ s_->next[1]) |
                      ((uint64_t)error ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -748,6 +776,8 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)bytes ^ s_->next[1]) |
                      ((uint64_t)context ^ s_->next[2]) |
@@ -760,7 +790,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
                      ((uint64_t)result ^ s_->next[9]) |
                      ((uint64_t)api ^ s_->next[10]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -788,6 +818,8 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)bytes ^ s_->next[1]) |
                      ((uint64_t)context ^ s_->next[2]) |
@@ -802,7 +834,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
                      ((uint64_t)result ^ s_->next[11]) |
                      ((uint64_t)api ^ s_->next[12]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -831,6 +863,8 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)context ^ s_->next[1]) |
                      ((uint64_t)flags ^ s_->next[2]) |
@@ -839,7 +873,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
                      ((uint64_t)tag ^ s_->next[5]) |
                      ((uint64_t)source ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -865,6 +899,8 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)context ^ s_->next[1]) |
                      ((uint64_t)flags ^ s_->next[2]) |
@@ -875,7 +911,7 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
                      ((uint64_t)error ^ s_->next[7]) |
                      ((uint64_t)provider_error ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -900,10 +936,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct 
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 14)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -928,11 +966,13 @@ static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_t
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)value ^ s_->next[1]) |
                      ((uint64_t)kind ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -957,11 +997,13 @@ static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_th
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
     uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
                      ((uint64_t)context ^ s_->next[1]) |
                      ((uint64_t)status ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (size_t)(st_limit(t_) - p_) >= 4)) {
+    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);

@@ -482,6 +482,30 @@ static uint8_t *put_changed(uint8_t *p, struct st_slot *s, unsigned slot, uint64
     return p;
 }
 
+/* Makes `now` the time that the next record's is counted from. */
+static uint8_t *put_time(uint8_t *p, struct st_thread *t, uint64_t now)
+{
+    if (t->last > t->highest)
+        t->highest = t->last;
+    if ((int64_t)(t->block->first - now) > 0) {
+        uint64_t low = t->block->first - now;
+        t->lowered = low > 0xfffffffe ? 0xffffffff : low > t->lowered ? (uint32_t)low : t->lowered;
+    }
+    *p++ = 62;
+    p = st_varint(p, zigzag(now - t->last));
+    t->last = now;
+    return p;
+}
+
+uint64_t st_step(struct st_thread *t, uint64_t now)
+{
+    uint8_t *limit = st_limit(t);
+    if (!now || !limit || !t->block || (size_t)(limit - t->cur) < 64)
+        return now - t->last;
+    t->cur = put_time(t->cur, t, now);
+    return 0;
+}
+
 void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v)
 {
     size_t need = 80 + 10u * l->fields;
@@ -505,14 +529,7 @@ void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_obje
     uint8_t *p = put_counters(t->cur, t, o);
     uint64_t dt = now - t->last;
     if (dt >> 24) {
-        if (t->last > t->highest)
-            t->highest = t->last;
-        if ((int64_t)(t->block->first - now) > 0) {
-            uint64_t low = t->block->first - now;
-            t->lowered = low > 0xfffffffe ? 0xffffffff : low > t->lowered ? (uint32_t)low : t->lowered;
-        }
-        *p++ = 62;
-        p = st_varint(p, zigzag(dt));
+        p = put_time(p, t, now);
         dt = 0;
     }
     unsigned way = st_way(o, l->apart ? v[l->apart] : 0), n = t->slot_of[event][way];

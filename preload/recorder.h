@@ -256,9 +256,12 @@ static inline uint8_t *st_limit(const struct st_thread *t) { return __atomic_loa
 /* Which of an event's templates a record goes by: value is that of the field `apart`. */
 static inline unsigned st_way(const struct st_object *o, uint64_t value) { return (o->id + (unsigned)(value * 0x9e3779b97f4a7c15ull >> 61)) % ST_WAYS; }
 
-/* Where `now` is 0, nothing is recorded: hooks read no clock in ST_AGGREGATE, and the window may open before they record. */
-/* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. */
+/* The whole path of a record that is not a plain hit: opens chunks, replaces templates, counts what finds no room. Where `now` is 0,
+ * nothing is recorded: hooks read no clock in ST_AGGREGATE, and the window may open before they record. */
 ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, struct st_object *o, const struct st_layout *l, const uint64_t *v);
+/* Writes a time record, so that a record whose own time does not fit can be a hit: each call that others were recorded within, since it is
+ * stamped before them. Returns the ticks that are left: 0, or now less the last time where there is no room for it. */
+ST_PUBLIC uint64_t st_step(struct st_thread *t, uint64_t now);
 /* Records an open run of empty polls and ends it. */
 ST_PUBLIC void st_polls_flush(struct st_thread *t, struct st_polls *run);
 
