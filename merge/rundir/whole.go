@@ -134,11 +134,12 @@ func (u *unnamed) linkTemporary() error {
 
 // tidy removes the names that writers of this file left which were killed between the link and the rename, on this host.
 func (u *unnamed) tidy() {
-	left, _ := filepath.Glob(filepath.Join(u.dir, "."+u.base+"-"+host()+"-*-*"))
-	for _, name := range left {
+	entries, _ := os.ReadDir(u.dir) // best effort; not a pattern, which would read the brackets of a directory's name
+	for _, e := range entries {
+		rest, ours := strings.CutPrefix(e.Name(), "."+u.base+"-"+host()+"-")
 		var pid, n int
-		if _, err := fmt.Sscanf(strings.TrimPrefix(filepath.Base(name), "."+u.base+"-"+host()+"-"), "%d-%d", &pid, &n); err == nil && unix.Kill(pid, 0) == unix.ESRCH {
-			os.Remove(name)
+		if _, err := fmt.Sscanf(rest, "%d-%d", &pid, &n); ours && err == nil && unix.Kill(pid, 0) == unix.ESRCH {
+			os.Remove(filepath.Join(u.dir, e.Name()))
 		}
 	}
 }
@@ -146,7 +147,7 @@ func (u *unnamed) tidy() {
 // host tells the temporary names of hosts that share the directory apart.
 func host() string {
 	name, err := os.Hostname()
-	if err != nil || strings.ContainsAny(name, "/*?[\\") {
+	if err != nil || strings.ContainsRune(name, '/') {
 		return "host"
 	}
 	return name
