@@ -71,8 +71,8 @@ func TestSlurm(t *testing.T) {
 
 	t.Run("F15ExportOfNothingOrOfOneVariable", func(t *testing.T) {
 		for _, export := range []string{"--export=NONE", "--export=MYVAR=1", "--export=ALL,MYVAR=1", "--export=HOME"} {
-			plain, _ := c.run(t, false, "srun", "-n1", export, "/usr/bin/env")
-			r, _ := c.launch(t, false, []string{"--no-merge"}, "srun", "-n1", export, "/usr/bin/env")
+			plain, _ := c.run(t, false, "srun", "-n1", "-w", "n1", export, "/usr/bin/env")
+			r, _ := c.launch(t, false, []string{"--no-merge"}, "srun", "-n1", "-w", "n1", export, "/usr/bin/env")
 			with, without := variables(r.succeed(t).stdout), variables(plain.succeed(t).stdout)
 			if !strings.Contains(with["LD_PRELOAD"], "/libsigmatrace.so:") || !strings.HasSuffix(with["SIGMATRACE_CONFIG"], "/run/profile.resolved") {
 				t.Errorf("%s: the task has LD_PRELOAD=%s SIGMATRACE_CONFIG=%s", export, with["LD_PRELOAD"], with["SIGMATRACE_CONFIG"])
@@ -90,6 +90,31 @@ func TestSlurm(t *testing.T) {
 					t.Errorf("%s: %s is set, without us it is not", export, name)
 				}
 			}
+		}
+	})
+
+	// A file of variables is an option of sbatch's, which srun refuses with us as without; what such a job starts is traced as any other.
+	t.Run("F15FileOfVariables", func(t *testing.T) {
+		vars := filepath.Join(c.dir, "vars")
+		text := strings.Join([]string{"PATH=" + os.Getenv("PATH"), "SLURM_CONF=" + filepath.Join(c.dir, "slurm.conf"), "MYVAR=1", ""}, "\x00")
+		if err := os.WriteFile(vars, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		plain, _ := c.run(t, false, "srun", "-n1", "--export-file="+vars, "true")
+		r, _ := c.launch(t, false, []string{"--no-merge"}, "srun", "-n1", "--export-file="+vars, "true")
+		if plain.status == 0 || r.status != plain.status {
+			t.Errorf("status %d, without us %d", r.status, plain.status)
+		}
+		r.says(t, "srun: unrecognized option '--export-file=")
+		wrap := built(t, "bin/sigmatrace") + " launch --no-merge --providers ucx -o run -- srun -n1 env"
+		job, dir := c.run(t, false, "sbatch", "--quiet", "--wait", "-n1", "--export-file="+vars, "-o", "out", "--wrap", wrap)
+		out, err := os.ReadFile(filepath.Join(dir, "out"))
+		if err != nil || job.status != 0 {
+			t.Fatalf("sbatch ended with %d, %v\n%s%s", job.status, err, job.stderr, out)
+		}
+		got := variables(string(out))
+		if got["MYVAR"] != "1" || !strings.HasSuffix(got["LD_PRELOAD"], "/provider-ucx.so") || got["SIGMATRACE_CONFIG"] != filepath.Join(dir, "run", "profile.resolved") {
+			t.Errorf("the task's environment\n%s", out)
 		}
 	})
 
