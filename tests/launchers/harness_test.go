@@ -1,5 +1,5 @@
 // Package launchers runs the built sigmatrace with real parallel launchers: Slurm, on nodes of its own that live in this test alone,
-// MPICH and Open MPI. It needs root, for the nodes' host names and disks.
+// MPICH, Open MPI and PyTorch. It needs root, for the nodes' host names and disks.
 package launchers
 
 import (
