@@ -72,7 +72,7 @@ func splitInto(dir *rundir.Dir, o merge.Options, n int) error {
 }
 
 // F65: however much there is to merge, and whatever is made of it, memory stays within the limit; program and runtime come on top of it.
-func TestMemoryStaysWithinTheLimit(t *testing.T) {
+func TestF65MemoryStaysWithinTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}

@@ -256,7 +256,7 @@ func (r *rig) withFakeMlx5() {
 
 // A queue pair whose rings the program has asked for is named: its requests pass no call.
 // F50: what bypasses verbs is named.
-func TestBlindQueuePair(t *testing.T) {
+func TestF50BlindQueuePair(t *testing.T) {
 	r := newRig(t, "full")
 	r.withFakeMlx5()
 	out := r.run(client(t), "blind")
@@ -297,7 +297,7 @@ func rec1(t *testing.T, rec *recorded, name string) map[string]any {
 
 // Return values and errno are those of the library, of calls that succeed and of calls that fail.
 // F52: failures are the library's own.
-func TestErrnoAndResults(t *testing.T) {
+func TestF52ErrnoAndResults(t *testing.T) {
 	c := client(t)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestNoLibrary(t *testing.T) {
 
 // Functions of the old interface, whose structures are others, are not ours; all others that a program may look up are.
 // F46: a version is answered by that version.
-func TestVersions(t *testing.T) {
+func TestF46Versions(t *testing.T) {
 	r := newRig(t, "full")
 	c := compile(t, filepath.Join(t.TempDir(), "versions"), "testdata/versions.c", "-ldl")
 	r.env = append(r.env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"), "LD_LIBRARY_PATH=")

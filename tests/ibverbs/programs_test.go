@@ -9,7 +9,7 @@ import (
 
 // Everything that a program can do with verbs, checked byte for byte by the program itself.
 // F47, F48: inlined calls through the context's table, and the ibv_wr_* interface.
-func TestVerbsClient(t *testing.T) {
+func TestF47F48VerbsClient(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			r := newRig(t, mode)
@@ -24,7 +24,7 @@ func TestVerbsClient(t *testing.T) {
 
 // A program that looks its functions up with dlvsym, as NCCL does.
 // F46, F47: a program that binds by dlopen and dlvsym only.
-func TestDlvsymClient(t *testing.T) {
+func TestF46F47DlvsymClient(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			r := newRig(t, mode)

@@ -66,6 +66,18 @@ func TestF33ExecChain(t *testing.T) {
 	}
 }
 
+// F36: no second preload is needed for programs that fork: children that end in order run the exit handlers that they inherited, and those
+// communicate, in children that had communicated before and in such that had not.
+func TestF36ExitHandlersOfForkedChildren(t *testing.T) {
+	r := newRig(t)
+	r.same(0, lifeClient(t), "fork_end", "4", "20")
+	for _, p := range r.expect(5, "verbs.write", 20+2*20+5*5) {
+		if !p.ended {
+			t.Errorf("process %d: no end mark", p.header.Pid)
+		}
+	}
+}
+
 // F37: pthread_exit in main. What threads do afterwards is recorded, and the end is in order.
 func TestF37PthreadExitInMain(t *testing.T) {
 	r := newRig(t)

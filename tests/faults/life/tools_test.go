@@ -26,7 +26,7 @@ func callers(t *testing.T) (looking, linked string) {
 
 // F45, F46, F56: a second tool that hooks the same functions, and dlsym itself, before ours and behind it. It sees what it sees without
 // us, and so do we, however the program finds the function.
-func TestF56SecondToolBeforeAndBehind(t *testing.T) {
+func TestF45F46F56SecondToolBeforeAndBehind(t *testing.T) {
 	tool := compile(t, "tool.so", "-shared", "-fPIC", "testdata/tool.c", "-ldl")
 	looking, linked := callers(t)
 	for _, where := range []string{"before", "behind", "both"} {
@@ -129,6 +129,38 @@ func TestF46BoundAtTheStart(t *testing.T) {
 	r = newRig(t)
 	r.env = []string{"LD_BIND_NOW=1"}
 	r.same(5, lifeClient(t), "end", "return", "100")
+	r.expect(1, "verbs.write", 116)
+}
+
+// F29: a helper that may not map our libraries, as one that is confined: where they lie on a file system without execution. It runs as without
+// us, the dynamic linker's own words apart, and the program that started it is recorded.
+func TestF29HelperThatMayNotMapOurLibraries(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a folder once more")
+	}
+	r := newRig(t)
+	libs := filepath.Dir(r.ours()[0])
+	confined := `mount --bind "$1" "$1" && mount -o remount,bind,noexec "$1" && exec sh -c 'echo helper; exit 3'`
+	script := `"$0" end return 100; echo $?; unshare --mount sh -c '` + strings.ReplaceAll(confined, "'", `'\''`) + `' sh "$1"`
+	argv := []string{"sh", "-c", script, lifeClient(t), libs}
+	want, got := r.once(false, argv...), r.once(true, argv...)
+	if want.stdout != "100 posted\n5\nhelper\n" || want.status != 3 || want.stderr != "" {
+		t.Fatalf("untraced: %+v", want)
+	}
+	if got.stdout != want.stdout || got.status != want.status {
+		t.Errorf("traced: %+v", got)
+	}
+	refused := 0
+	for line := range strings.Lines(got.stderr) {
+		if strings.HasPrefix(line, "ERROR: ld.so: object '"+libs) && strings.Contains(line, "cannot be preloaded (failed to map") {
+			refused++
+		} else {
+			t.Errorf("on standard error: %s", line)
+		}
+	}
+	if refused == 0 {
+		t.Errorf("the helper could map them: %+v", got)
+	}
 	r.expect(1, "verbs.write", 116)
 }
 

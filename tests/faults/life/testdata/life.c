@@ -75,6 +75,27 @@ static int workers(int k, int n, const char *how)
 	return 0;
 }
 
+/* A child that ends in order: what it inherited for its end runs in it, and communicates. */
+static void posts_at_exit(void) { post_once(5); }
+static int fork_end(int children, int n)
+{
+	atexit(posts_at_exit);
+	post_once(n);
+	for (int i = 0; i < children; i++) {
+		int status;
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			if (i % 2) /* the other ones communicate at their end only */
+				post_once(n);
+			exit(i);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == i);
+	}
+	puts("forked");
+	return 0;
+}
+
 static void *poster(void *n)
 {
 	struct work *w = work_open();
@@ -338,6 +359,8 @@ int main(int argc, char **argv)
 		return workers(a, b, argv[4]);
 	if (!strcmp(argv[1], "fork_thread"))
 		return fork_thread(a, b);
+	if (!strcmp(argv[1], "fork_end"))
+		return fork_end(a, b);
 	if (!strcmp(argv[1], "exec_children"))
 		return exec_children(a, b);
 	if (!strcmp(argv[1], "execs"))
