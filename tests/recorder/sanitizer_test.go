@@ -34,6 +34,10 @@ func TestSanitizers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known, err := filepath.Abs("testdata/thread-sanitizer.supp")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, flags := range map[string]string{"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,7 +62,7 @@ func TestSanitizers(t *testing.T) {
 						continue // the thread sanitizer does not follow a program that starts threads of its own into a child
 					}
 					env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.budget": "4194304", "epoch.interval": "10000000ns"})
-					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0", "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
+					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions="+known, "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
 					run(t, env, append([]string{"timeout", "60", client}, c...)...)
 					all := files(t, captures)
 					if len(all) == 0 {
