@@ -109,7 +109,8 @@ type Lost struct {
 type ClockInfo struct {
 	Source            *string           `json:"source"`
 	Nodes             []ops.Clock       `json:"nodes"`
-	Steps             int               `json:"steps"` // of a node's wall clock, taken out
+	Steps             int               `json:"steps"`   // of the nodes' wall clocks, taken out
+	StepNS            int64             `json:"step_ns"` // sum of those of a node, of the node where it is largest
 	ReceiveBeforeSend ReceiveBeforeSend `json:"receive_before_send"`
 }
 
@@ -192,6 +193,9 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 	}
 	for _, c := range in.clocks {
 		i.Clock.Steps += c.Steps
+		if max(c.StepNS, -c.StepNS) > max(i.Clock.StepNS, -i.Clock.StepNS) {
+			i.Clock.StepNS = c.StepNS
+		}
 	}
 	if i.Flows.Matched > 0 {
 		i.Clock.ReceiveBeforeSend = ReceiveBeforeSend{&s.ReceiveBeforeSend, &s.WorstNS}

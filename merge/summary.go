@@ -121,6 +121,9 @@ func (i *Info) Summary(w io.Writer) {
 			line("clock of %s: error not known: %s", n.Host, n.Reason)
 		}
 	}
+	if i.Clock.Steps > 0 {
+		line("clock: a system clock was stepped while the run went on, by %v in all: times are those of the clock after it", time.Duration(i.Clock.StepNS).Round(time.Millisecond))
+	}
 	if x := i.Clock.ReceiveBeforeSend; x.Count != nil && *x.Count > 0 {
 		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
 	}

@@ -72,6 +72,9 @@ func TestF60WallClockStepped(t *testing.T) {
 			if want := map[bool]int{true: 1, false: 0}[step != 0]; i.Clock.Steps != want {
 				t.Errorf("%d steps, want %d", i.Clock.Steps, want)
 			}
+			if d := time.Duration(i.Clock.StepNS) - step; d.Abs() > 10*time.Millisecond {
+				t.Errorf("steps of %v, want %v", time.Duration(i.Clock.StepNS), step)
+			}
 			first, last := span(t, r.Path)
 			if d := time.Duration(last - first); d < 1200*time.Millisecond || d > took {
 				t.Errorf("the operations took %v, the program %v", d, took)
@@ -82,7 +85,10 @@ func TestF60WallClockStepped(t *testing.T) {
 			if e := i.Clock.Nodes[0].ErrorNS; e == nil || *e > 1_000_000 {
 				t.Errorf("clock: %+v", i.Clock.Nodes)
 			}
-			r.MustMerge(0)
+			errs, status := r.Merge()
+			if said := strings.Contains(errs, "sigmatrace: clock: a system clock was stepped"); status != 0 || said != (step != 0) {
+				t.Errorf("merge ended with %d after a step of %v: %s", status, step, errs)
+			}
 			r.Exact(i)
 		})
 	}

@@ -90,8 +90,9 @@ type Info struct {
 	Unfinished  uint64
 	Lost        struct{ Events, Bytes, Definitions, Objects uint64 }
 	Clock       struct {
-		Steps int
-		Nodes []struct {
+		Steps  int
+		StepNS int64 `json:"step_ns"`
+		Nodes  []struct {
 			ErrorNS *int64 `json:"error_ns"`
 			Reason  string
 		}
