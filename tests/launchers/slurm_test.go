@@ -193,6 +193,27 @@ func TestSlurm(t *testing.T) {
 		}
 	})
 
+	// MPICH's proxies are started on both nodes by Slurm; whatever they keep of the environment, ranks have the preload and proxies have not.
+	t.Run("F15HydraOnTwoNodes", func(t *testing.T) {
+		need(t, "mpiexec.hydra")
+		show := filepath.Join(c.dir, "show")
+		text := `#!/bin/sh
+echo "rank $PMI_RANK on $(hostname) ${LD_PRELOAD##*/} $(cat /proc/$PPID/comm) $(tr '\0' '\n' </proc/$PPID/environ | grep -c ^LD_PRELOAD)"
+sleep .3
+`
+		if err := os.WriteFile(show, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"-genvlist PATH -n 2 -ppn 1 SHOW", "-genvnone -n 2 -ppn 1 SHOW", "-n 1 -envlist PATH SHOW : -n 1 -envnone SHOW"} {
+			r, _ := c.launch(t, true, []string{"--no-merge"}, strings.Fields("mpiexec.hydra "+strings.ReplaceAll(line, "SHOW", show))...)
+			lines := strings.Split(strings.TrimSpace(r.succeed(t).stdout), "\n")
+			slices.Sort(lines)
+			if want := []string{"rank 0 on n1 provider-ucx.so hydra_pmi_proxy 0", "rank 1 on n2 provider-ucx.so hydra_pmi_proxy 0"}; !slices.Equal(lines, want) {
+				t.Errorf("%s: %q, want %q", line, lines, want)
+			}
+		}
+	})
+
 	t.Run("StatusIsSruns", func(t *testing.T) {
 		r, _ := c.launch(t, false, []string{"--no-merge"}, "srun", "-n1", "sh", "-c", "exit 7")
 		if r.status != 7 {
