@@ -26,8 +26,8 @@ $(TB)/burst-client: tests/clients/burst-client.c
 # With NVTX_INCLUDE, a folder that has nvtx3/nvToolsExt.h, against NVIDIA's own header.
 $(TB)/nvtx-client: tests/clients/nvtx-client.c
 	$(CLIENT_CC) $(if $(NVTX_INCLUDE),-DNVTX_HEADER -isystem $(NVTX_INCLUDE)) -o $@ $< -ldl
-$(TB)/ofi-client: tests/clients/ofi-client.c
-	$(CLIENT_CC) -o $@ $< -lfabric -lpthread
+$(TB)/ofi-client: tests/clients/ofi-client.c tests/clients/ofi-ops.c tests/clients/ofi-client.h
+	$(CLIENT_CC) -o $@ $(filter %.c,$^) -lfabric -lpthread
 $(TB)/call-client: tests/clients/call-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs
 $(TB)/mpi-app $(TB)/allreduce-client: $(TB)/%: tests/clients/%.c
