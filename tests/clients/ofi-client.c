@@ -8,11 +8,6 @@
 #define _GNU_SOURCE
 #include "ofi-client.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
 struct tally sent[OPS] = {
 	[SEND] = { .name = "send" },		   [RECV] = { .name = "recv" },	  [TAGGED_SEND] = { .name = "tagged_send" },
 	[TAGGED_RECV] = { .name = "tagged_recv" }, [WRITE] = { .name = "write" }, [READ] = { .name = "read" },
@@ -126,22 +121,7 @@ void wait_for(struct request *r)
 		exit(1);
 	}
 }
-void barrier(void)
-{
-	char c = 'b';
-	struct pollfd pf = { .fd = sock, .events = POLLIN };
-	CHECK(write(sock, &c, 1) == 1);
-	while (poll(&pf, 1, 0) == 0)
-		progress();
-	CHECK(read(sock, &c, 1) == 1 && c == 'b');
-}
-static void swap(void *mine, void *theirs, size_t size)
-{
-	CHECK(write(sock, mine, size) == (ssize_t)size);
-	struct pollfd pf = { .fd = sock, .events = POLLIN };
-	CHECK(poll(&pf, 1, 60000) == 1);
-	CHECK(recv(sock, theirs, size, MSG_WAITALL) == (ssize_t)size);
-}
+void barrier(void) { pair_barrier(sock, progress); }
 
 /* ---- set-up ---- */
 
@@ -198,7 +178,7 @@ static void connect_msg(void)
 		OK(fi_pep_bind(pep, &eq->fid, 0));
 		OK(fi_listen(pep));
 		OK(fi_getname(&pep->fid, name, &size));
-		swap(name, other, sizeof name);
+		swap(sock, name, other, sizeof name);
 		await(FI_CONNREQ, &e);
 		open_ep(e.info);
 		OK(fi_accept(ep, NULL, 0));
@@ -206,7 +186,7 @@ static void connect_msg(void)
 		await(FI_CONNECTED, &e);
 		OK(fi_close(&pep->fid));
 	} else {
-		swap(name, other, sizeof name);
+		swap(sock, name, other, sizeof name);
 		free(info->dest_addr);
 		info->dest_addr = malloc(sizeof other);
 		memcpy(info->dest_addr, other, sizeof other);
@@ -223,7 +203,7 @@ static void connect_rdm(void)
 	size_t size = sizeof name;
 	open_ep(info);
 	OK(fi_getname(&ep->fid, name, &size));
-	swap(name, other, sizeof name);
+	swap(sock, name, other, sizeof name);
 	CHECK(fi_av_insert(av, other, 1, &ways[0], 0, NULL) == 1);
 	if (info->addr_format == FI_SOCKADDR_IN) {
 		char node[32], service[16];
@@ -262,7 +242,7 @@ static int run(const char *provider, int msg, int max, int threads)
 	else
 		connect_rdm();
 	uint64_t mine[2] = { info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)area : 0, fi_mr_key(mr) }, theirs[2];
-	swap(mine, theirs, sizeof mine);
+	swap(sock, mine, theirs, sizeof mine);
 	remote_base = theirs[0];
 	remote_key = theirs[1];
 	barrier();
@@ -321,7 +301,7 @@ static int run(const char *provider, int msg, int max, int threads)
 int main(int argc, char **argv)
 {
 	const char *provider = "tcp";
-	int c, msg = 0, max = 6, threads = 0, pair[2], status = 0, worst = 0;
+	int c, msg = 0, max = 6, threads = 0;
 	while ((c = getopt(argc, argv, "p:e:s:n:t:")) != -1) {
 		switch (c) {
 		case 'p': provider = optarg; break;
@@ -333,33 +313,6 @@ int main(int argc, char **argv)
 		}
 	}
 	CHECK(threads <= 16 && max > 0);
-	if (getenv("OFI_CLIENT_SOCKET")) {
-		sock = atoi(getenv("OFI_CLIENT_SOCKET"));
-		rank = atoi(getenv("RANK"));
-		return run(provider, msg, max, threads);
-	}
-	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
-	pid_t child[2], p;
-	for (rank = 0; rank < 2; rank++) {
-		child[rank] = fork();
-		CHECK(child[rank] >= 0);
-		if (!child[rank]) { /* begins anew, as a rank that was started as one */
-			char text[16];
-			close(pair[!rank]);
-			snprintf(text, sizeof text, "%d", pair[rank]);
-			setenv("OFI_CLIENT_SOCKET", text, 1);
-			setenv("RANK", rank ? "1" : "0", 1);
-			setenv("WORLD_SIZE", "2", 1);
-			execv("/proc/self/exe", argv);
-			_exit(1);
-		}
-	}
-	close(pair[0]);
-	close(pair[1]);
-	while ((p = wait(&status)) > 0)
-		if (status && !worst) {
-			worst = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-			kill(child[p == child[0]], SIGKILL); /* it would wait for ever */
-		}
-	return worst;
+	sock = pair_start(argv, &rank);
+	return run(provider, msg, max, threads);
 }

@@ -2,7 +2,7 @@
 #ifndef SIGMATRACE_TESTS_OFI_CLIENT_H
 #define SIGMATRACE_TESTS_OFI_CLIENT_H
 
-#include "tally.h"
+#include "ofi-pair.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,21 +10,10 @@
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
-#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
-#include <string.h>
 
 enum { SEND, RECV, TAGGED_SEND, TAGGED_RECV, WRITE, READ, ATOMIC, COMPLETION, OPS };
-
-#define OK(call) \
-	do { \
-		int rc_ = (int)(call); \
-		if (rc_) { \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, fi_strerror(-rc_)); \
-			exit(1); \
-		} \
-	} while (0)
 
 enum { ROOM = 4096, AREA = 1 << 20, BIG = 200000 };
 /* the registered area: local buffers, what the peer writes to and reads from, words for its atomics */
@@ -55,7 +44,6 @@ uint32_t draw(void);
 fi_addr_t to(void);
 void progress(void);
 void wait_for(struct request *r);
-/* Waits for the peer, which may need our progress to arrive. */
 void barrier(void);
 
 /* Posts until the provider takes it. */
