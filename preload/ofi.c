@@ -85,10 +85,11 @@ int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *con
     __typeof__(&fi_fabric) f = (__typeof__(f))find(0);
     if (!f)
         return -FI_ENOSYS;
-    bool internal = is_internal(__builtin_return_address(0));
+    if (is_internal(__builtin_return_address(0)))
+        return f(attr, fabric, context);
     struct ofi_slow s = ofi_begin();
     int rc = f(attr, fabric, context);
-    if (!rc && s.mine && !internal)
+    if (!rc && s.mine)
         ofi_take_fabric(*fabric);
     ofi_end(s);
     return rc;
@@ -99,10 +100,11 @@ int fi_fabric2(struct fi_info *info, struct fid_fabric **fabric, uint64_t flags,
     __typeof__(&fi_fabric2) f = (__typeof__(f))find(1);
     if (!f)
         return -FI_ENOSYS;
-    bool internal = is_internal(__builtin_return_address(0));
+    if (is_internal(__builtin_return_address(0)))
+        return f(info, fabric, flags, context);
     struct ofi_slow s = ofi_begin();
     int rc = f(info, fabric, flags, context);
-    if (!rc && s.mine && !internal)
+    if (!rc && s.mine)
         ofi_take_fabric(*fabric);
     ofi_end(s);
     return rc;

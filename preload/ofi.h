@@ -140,11 +140,12 @@ struct ofi_ep {
     OFI_COPY(fi_ops_atomic) atomic;
     struct ofi_ep *root;   /* of which this is an alias; else itself */
     struct ofi_ep *parent; /* scalable endpoint of a context */
+    struct ofi_ep *shared; /* receive context */
     struct ofi_ep *all;    /* list of all */
     struct fid_av *av;
     bool connected; /* one peer, which no address names */
     bool directed;  /* receives may be limited to a source */
-    bool named;
+    bool named; /* of a connected one: that it may be asked for its names */
     bool tx_queue, tx_selective, rx_queue, rx_selective;
     uint64_t counted; /* FI_SEND, FI_RECV, FI_READ, FI_WRITE: what counters count */
     uint32_t type, format, index;

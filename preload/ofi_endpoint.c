@@ -25,7 +25,7 @@ static size_t own_name(const struct fid_ep *ep, uint8_t *name)
 }
 
 /* What peers know the endpoint by, and a connected one's peer, as far as it is known now. */
-static void define_name(const struct ofi_ep *e, const struct st_object *o)
+static void define_name(struct ofi_ep *e, const struct st_object *o)
 {
     struct fid_ep *ep = (struct fid_ep *)e->r.fid;
     uint8_t name[NAME_BYTES], peer[NAME_BYTES];
@@ -40,8 +40,17 @@ static void define_name(const struct ofi_ep *e, const struct st_object *o)
         if (peer_size > NAME_BYTES)
             peer_size = NAME_BYTES;
     }
-    if (size || peer_size)
-        st_def_ofi_name(o->id, name, size, peer, peer_size);
+    if (!size && !peer_size)
+        return;
+    st_def_ofi_name(o->id, name, size, peer, peer_size);
+    e->named = true;
+}
+
+/* A scalable endpoint is defined with its first context, and has no name before it is enabled itself. */
+static void define_late_name(struct ofi_ep *e, const struct st_object *o)
+{
+    if (!e->connected && !e->named && o->id)
+        define_name(e, o);
 }
 
 static void define_bind(const struct st_object *o, unsigned i, const struct ofi_ep *e)
@@ -91,6 +100,8 @@ struct st_object *ofi_define_peer(struct ofi_ep *e, fi_addr_t address)
 {
     int saved = errno;
     struct st_object *owner = ofi_endpoint(e), *o;
+    if (e->parent)
+        define_late_name(e->parent, ofi_endpoint(e->parent));
     struct fid_av *av = e->av ? e->av : e->parent ? e->parent->av : NULL;
     struct ofi_record *r = av ? ofi_record_of(&av->fid) : NULL;
     unsigned bits = r ? ((struct ofi_av *)r)->context_bits : 0;
@@ -168,6 +179,15 @@ void ofi_forget_address(struct fid_av *av, fi_addr_t address)
 
 /* ---- hooks ----------------------------------------------------------------------------------------------------------------------- */
 
+/* A context has the queues of its scalable endpoint, unless it has been bound to others. */
+static void take_queues(struct ofi_ep *context, const struct ofi_ep *scalable)
+{
+    if (scalable->tx_queue && !context->tx_queue)
+        context->tx_queue = true, context->tx_selective = scalable->tx_selective;
+    if (scalable->rx_queue && !context->rx_queue)
+        context->rx_queue = true, context->rx_selective = scalable->rx_selective;
+}
+
 static void note_bind(struct ofi_ep *e, struct fid *to, uint64_t flags)
 {
     struct ofi_record *r = ofi_record_of(to);
@@ -189,9 +209,19 @@ static void note_bind(struct ofi_ep *e, struct fid *to, uint64_t flags)
         e->counted |= flags;
         break;
     case FI_CLASS_SRX_CTX:
+        e->shared = (struct ofi_ep *)r;
         break;
     default:
         return;
+    }
+    if (e->shared && e->rx_queue)
+        e->shared->rx_selective = e->rx_selective;
+    if (e->r.class == FI_CLASS_SEP) {
+        ofi_lock();
+        for (struct ofi_ep *c = endpoints; c; c = c->all)
+            if (c->parent == e)
+                take_queues(c, e);
+        ofi_unlock();
     }
     if (!r || e->bound == OFI_BINDS)
         return;
@@ -226,7 +256,7 @@ static int ep_control(struct fid *fid, int command, void *arg)
     int rc = e->r.ops.real->control(fid, command, arg);
     e->r.tables(&e->r, true);
     if (!rc && command == FI_ENABLE && s.t) {
-        ofi_endpoint(e);
+        define_late_name(e, ofi_endpoint(e));
     } else if (!rc && command == FI_SETOPSFLAG) {
         uint64_t flags;
         memcpy(&flags, arg, sizeof flags);
@@ -370,6 +400,7 @@ void ofi_take_endpoint(struct fid_ep *ep, const struct fi_info *info, unsigned c
     if (info->domain_attr)
         text(e->domain, sizeof e->domain, info->domain_attr->name);
     e->connected = e->type == FI_EP_MSG;
+    e->rx_queue = class == FI_CLASS_SRX_CTX; /* its receives, posted before there is an endpoint even, complete to the endpoints' queues */
     e->directed = e->caps & (FI_DIRECTED_RECV | FI_TAGGED_DIRECTED);
     add_ep(e);
 }
@@ -390,6 +421,7 @@ static void take_context(struct ofi_ep *parent, struct fid_ep *ep, unsigned clas
     memcpy(e->fabric, parent->fabric, sizeof e->fabric);
     memcpy(e->domain, parent->domain, sizeof e->domain);
     e->directed = e->caps & (FI_DIRECTED_RECV | FI_TAGGED_DIRECTED);
+    take_queues(e, parent);
     add_ep(e);
 }
 

@@ -5,10 +5,11 @@
 
 /* ---- event queues: only to learn that an endpoint is connected ----------------------------------------------------------------- */
 
-static void event_seen(uint32_t event, const void *entry, size_t size, ssize_t rc)
+/* event: NULL where a provider reads an error by it, from within readerr. */
+static void event_seen(const uint32_t *event, const void *entry, size_t size, ssize_t rc)
 {
     const struct fi_eq_cm_entry *e = entry;
-    if (rc >= (ssize_t)sizeof e->fid && size >= sizeof e->fid && event == FI_CONNECTED && e->fid)
+    if (rc >= (ssize_t)sizeof e->fid && size >= sizeof e->fid && event && *event == FI_CONNECTED && e->fid)
         ofi_connected(e->fid);
 }
 
@@ -17,8 +18,7 @@ static ssize_t eq_read(struct fid_eq *eq, uint32_t *event, void *buf, size_t len
     struct ofi_eq *q = OFI_OF(eq->ops, ofi_eq, eq);
     struct ofi_slow s = ofi_begin();
     ssize_t rc = q->eq.real->read(eq, event, buf, len, flags);
-    if (rc > 0)
-        event_seen(*event, buf, len, rc);
+    event_seen(event, buf, len, rc);
     ofi_end(s);
     return rc;
 }
@@ -28,8 +28,7 @@ static ssize_t eq_sread(struct fid_eq *eq, uint32_t *event, void *buf, size_t le
     struct ofi_eq *q = OFI_OF(eq->ops, ofi_eq, eq);
     struct ofi_slow s = ofi_begin();
     ssize_t rc = q->eq.real->sread(eq, event, buf, len, timeout, flags);
-    if (rc > 0)
-        event_seen(*event, buf, len, rc);
+    event_seen(event, buf, len, rc);
     ofi_end(s);
     return rc;
 }

@@ -48,7 +48,7 @@ var Keys = []Key{
 		Doc: "Name of the profile, or path of the file (relative to this one), whose values hold where this one says nothing."},
 	{Name: "mode", Kind: Enum, Default: "simple", Valid: []string{"aggregate", "simple", "full"},
 		Doc: "aggregate: counts and bytes only. simple: one event per communication call. full: every request and completion with all fields."},
-	{Name: "providers", Kind: List, Default: "ucx,ibverbs", Valid: providerNames(), Needed: true,
+	{Name: "providers", Kind: List, Default: "ucx,libfabric,ibverbs", Valid: providerNames(), Needed: true,
 		Doc: "Libraries whose calls are recorded."},
 	{Name: "record.budget", Kind: Size, Default: "268435456", Min: 1 << 20,
 		Doc: "Most bytes that one process may write. Recording stops there, the job goes on, and the loss is counted."},

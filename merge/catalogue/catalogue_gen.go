@@ -725,9 +725,9 @@ var layouts = []*Layout{
 // Default is the committed catalogue.
 var Default = (&Catalogue{Version: 1,
 	Layers: []Layer{
+		{"ofi", []string{"send", "recv", "tagged_send", "tagged_recv", "write", "read", "atomic"}, []string{"recv", "tagged_recv"}},
 		{"ucp", []string{"put", "get", "tag_send", "tag_recv", "stream_send", "am_send", "atomic", "flush"}, []string{"tag_recv"}},
 		{"uct", []string{"put", "get", "am_send", "tag_send", "tag_recv", "atomic"}, []string{"tag_recv"}},
-		{"ofi", []string{"send", "recv", "tagged_send", "tagged_recv", "write", "read", "atomic"}, []string{"recv", "tagged_recv"}},
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
 		{"app", []string{}, []string{}},
 	},

@@ -90,6 +90,14 @@ func (h *Half) Get(b []byte) {
 	}
 }
 
+// sameSource tells whether two sends are of one endpoint, which may have several objects: ways to one peer by several addresses.
+func (h *Half) sameSource(o *Half) bool {
+	if h.Source != 0 && o.Source != 0 {
+		return h.Source == o.Source
+	}
+	return h.Process == o.Process && h.Object == o.Object
+}
+
 // Compare orders halves by stream, side and order in it.
 func (h *Half) Compare(o *Half) int {
 	return cmp.Or(cmp.Compare(h.Stream, o.Stream), cmp.Compare(h.Side, o.Side), cmp.Compare(h.Order, o.Order),

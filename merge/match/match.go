@@ -113,7 +113,7 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 		h := &scan.Value
 		if h.Side == Send {
 			g.split = scan.Index() + 1
-			g.sources = g.sources || h.Process != g.first.Process || h.Object != g.first.Object
+			g.sources = g.sources || !h.sameSource(&g.first)
 		}
 		g.directed = g.directed || (h.Side == Receive && h.Source != 0)
 		if h.Process != process || h.Object != object {

@@ -76,6 +76,12 @@ func half(side match.Side, rule match.Rule, n uint64, bytes uint64) match.Half {
 	return h
 }
 
+// from makes a send one of an object, and of the endpoint that this belongs to.
+func from(h match.Half, object uint32, source uint64) match.Half {
+	h.Object, h.Source = object, source
+	return h
+}
+
 func TestRules(t *testing.T) {
 	send := func(rule match.Rule, n, bytes uint64) match.Half { return half(match.Send, rule, n, bytes) }
 	receive := func(rule match.Rule, n, bytes uint64) match.Half { return half(match.Receive, rule, n, bytes) }
@@ -105,6 +111,15 @@ func TestRules(t *testing.T) {
 			[]string{"1001: [1.1 2.1]"}, 0, 1, 0},
 		"nobody received": {
 			[]match.Half{send(match.Equal, 1, 8), send(match.Equal, 2, 8)}, nil, 2, 0, 0},
+		"two objects send": {
+			[]match.Half{send(match.Rank, 1, 8), from(send(match.Rank, 2, 8), 2, 0), receive(match.Rank, 1, 8), receive(match.Rank, 2, 8)},
+			[]string{"1001: [1.1? 2.1?]", "1002: [1.2? 2.2?]"}, 0, 2, 2},
+		"two objects of one endpoint send": {
+			[]match.Half{from(send(match.Rank, 1, 8), 1, 30), from(send(match.Rank, 2, 8), 2, 30), receive(match.Rank, 1, 8), receive(match.Rank, 2, 8)},
+			[]string{"1001: [1.1 2.1]", "1002: [1.2 2.2]"}, 0, 2, 0},
+		"two endpoints send, the receives do not tell": {
+			[]match.Half{from(send(match.Rank, 1, 8), 1, 30), from(send(match.Rank, 2, 8), 2, 31), receive(match.Rank, 1, 8), receive(match.Rank, 2, 8)},
+			[]string{"1001: [1.1? 2.1?]", "1002: [1.2? 2.2?]"}, 0, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, s := joined(t, c.halves)

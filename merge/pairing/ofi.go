@@ -162,6 +162,15 @@ func (p *Pairer) find(queue uint32, context, flags uint64) (int32, fabricKey, bo
 		!ok && context != 0: // a remote write that took a receive; an error whose flags say nothing
 		w, key, ok = x, other, true
 	}
+	for _, context := range p.process.SharedContexts(queue) {
+		if ok {
+			break
+		}
+		of := fabricKey{context, true, key.context}
+		if w, ok = p.oldest(of); ok {
+			key = of
+		}
+	}
 	return w.entry, key, ok
 }
 
@@ -220,7 +229,7 @@ func (p *Pairer) tellReceive(e *entry, ev *capture.Event, format uint32) {
 	}
 	if source := ev.Fields[catalogue.OfiCompletionSource]; source != 0 {
 		owner := p.process.FabricOwner(e.state.object)
-		e.source = p.identityOf(p.process.Way(owner.ID, source-1))
+		e.source = p.identityOf(p.topology.Sender(p.process.Way(owner.ID, source-1)))
 	}
 }
 
@@ -355,7 +364,7 @@ func (p *Pairer) ofiHalf(e *entry) (match.Half, string) {
 	h := p.newHalf(e, match.Receive)
 	if h.Source = e.source; h.Source == 0 {
 		if o := p.process.Objects[uint32(e.op.Fields[catalogue.OfiMessageSource])]; o != nil && o.Kind == topology.FabricPeer {
-			h.Source = p.identityOf(o.Peer)
+			h.Source = p.identityOf(p.topology.Sender(o.Peer))
 		}
 	}
 	if e.bytesUnknown {

@@ -11,19 +11,94 @@ import (
 
 // layers makes the writer of each layer's operations.
 var layers = map[string]func(*encoder) layerWriter{
+	"ofi":   newLayerWriter[ofiRow],
 	"ucp":   newLayerWriter[ucpRow],
 	"uct":   newLayerWriter[uctRow],
-	"ofi":   newLayerWriter[ofiRow],
 	"verbs": newLayerWriter[verbsRow],
 	"app":   newLayerWriter[appRow],
 }
 
 var rowTypes = map[string]reflect.Type{
+	"ofi":   reflect.TypeFor[ofiRow](),
 	"ucp":   reflect.TypeFor[ucpRow](),
 	"uct":   reflect.TypeFor[uctRow](),
-	"ofi":   reflect.TypeFor[ofiRow](),
 	"verbs": reflect.TypeFor[verbsRow](),
 	"app":   reflect.TypeFor[appRow](),
+}
+
+type ofiRow struct {
+	operation
+	ofiFields
+}
+
+// ofiFields are the fields of the layer's records; null where a record has none.
+type ofiFields struct {
+	PostedBytes    *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
+	Context        *uint64 `parquet:"context,optional" doc:"operation context; comes back in the completion"`
+	Tag            *uint64 `parquet:"tag,optional" doc:""`
+	Ignore         *uint64 `parquet:"ignore,optional" doc:"tag bits that a receive ignores"`
+	Source         *uint64 `parquet:"source,optional" doc:"number of the object in its process"`
+	Data           *uint64 `parquet:"data,optional" doc:"remote completion queue data"`
+	Flags          *uint64 `parquet:"flags,optional" doc:"flags of a msg form, else the endpoint's default flags (FI_* bits)"`
+	LocalAddress   *uint64 `parquet:"local_address,optional" doc:"caller's first buffer"`
+	Result         *string `parquet:"result,optional,dict" doc:""`
+	Api            *string `parquet:"api,optional,dict" doc:"form of the call"`
+	CallNs         *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
+	RemoteAddress  *uint64 `parquet:"remote_address,optional" doc:"first remote address or offset"`
+	RemoteKey      *uint64 `parquet:"remote_key,optional" doc:"first remote key, hashed"`
+	Atomic         *string `parquet:"atomic,optional,dict" doc:"kind of atomic"`
+	Datatype       *uint64 `parquet:"datatype,optional" doc:"enum fi_datatype of an atomic"`
+	Operator       *uint64 `parquet:"operator,optional" doc:"enum fi_op of an atomic"`
+	RemoteQpn      *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
+	Count          *uint64 `parquet:"count,optional" doc:""`
+	Value          *uint64 `parquet:"value,optional" doc:""`
+	OfiCounterKind *string `parquet:"ofi_counter_kind,optional,dict" doc:""`
+	ownCallNs      int64
+}
+
+func (r *ofiRow) common() *operation { return &r.operation }
+
+func (r *ofiRow) fill(e *encoder, op *ops.Op) {
+	r.ofiFields = ofiFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutOfiMessage:
+		r.PostedBytes = &f[catalogue.OfiMessageBytes]
+		r.Context = &f[catalogue.OfiMessageContext]
+		r.Tag = &f[catalogue.OfiMessageTag]
+		r.Ignore = &f[catalogue.OfiMessageIgnore]
+		r.Source = &f[catalogue.OfiMessageSource]
+		r.Data = &f[catalogue.OfiMessageData]
+		r.Flags = &f[catalogue.OfiMessageFlags]
+		r.LocalAddress = &f[catalogue.OfiMessageLocalAddress]
+		r.Result = e.text[textOfiResult].of(f[catalogue.OfiMessageResult])
+		r.Api = e.text[textOfiApi].of(f[catalogue.OfiMessageApi])
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiMessageDuration], &r.ownCallNs)
+	case layoutOfiAccess:
+		r.PostedBytes = &f[catalogue.OfiAccessBytes]
+		r.Context = &f[catalogue.OfiAccessContext]
+		r.RemoteAddress = &f[catalogue.OfiAccessRemoteAddress]
+		r.RemoteKey = &f[catalogue.OfiAccessRemoteKey]
+		r.Data = &f[catalogue.OfiAccessData]
+		r.Flags = &f[catalogue.OfiAccessFlags]
+		r.LocalAddress = &f[catalogue.OfiAccessLocalAddress]
+		r.Atomic = e.text[textOfiAtomicForm].of(f[catalogue.OfiAccessAtomic])
+		r.Datatype = &f[catalogue.OfiAccessDatatype]
+		r.Operator = &f[catalogue.OfiAccessOperator]
+		r.Result = e.text[textOfiResult].of(f[catalogue.OfiAccessResult])
+		r.Api = e.text[textOfiApi].of(f[catalogue.OfiAccessApi])
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiAccessDuration], &r.ownCallNs)
+	case layoutCall:
+		r.PostedBytes = &f[catalogue.CallBytes]
+		r.RemoteQpn = &f[catalogue.CallPeer]
+		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	case layoutOfiEmptyPolls:
+		r.Count = &f[catalogue.OfiEmptyPollsCount]
+		r.CallNs = e.nanoseconds(op, f[catalogue.OfiEmptyPollsDuration], &r.ownCallNs)
+	case layoutOfiCounter:
+		r.Value = &f[catalogue.OfiCounterValue]
+		r.OfiCounterKind = e.text[textOfiCounterKind].of(f[catalogue.OfiCounterKind])
+	}
 }
 
 type ucpRow struct {
@@ -113,81 +188,6 @@ func (r *uctRow) fill(e *encoder, op *ops.Op) {
 		r.PostedBytes = &f[catalogue.CallBytes]
 		r.RemoteQpn = &f[catalogue.CallPeer]
 		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
-	}
-}
-
-type ofiRow struct {
-	operation
-	ofiFields
-}
-
-// ofiFields are the fields of the layer's records; null where a record has none.
-type ofiFields struct {
-	PostedBytes    *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
-	Context        *uint64 `parquet:"context,optional" doc:"operation context; comes back in the completion"`
-	Tag            *uint64 `parquet:"tag,optional" doc:""`
-	Ignore         *uint64 `parquet:"ignore,optional" doc:"tag bits that a receive ignores"`
-	Source         *uint64 `parquet:"source,optional" doc:"number of the object in its process"`
-	Data           *uint64 `parquet:"data,optional" doc:"remote completion queue data"`
-	Flags          *uint64 `parquet:"flags,optional" doc:"flags of a msg form, else the endpoint's default flags (FI_* bits)"`
-	LocalAddress   *uint64 `parquet:"local_address,optional" doc:"caller's first buffer"`
-	Result         *string `parquet:"result,optional,dict" doc:""`
-	Api            *string `parquet:"api,optional,dict" doc:"form of the call"`
-	CallNs         *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
-	RemoteAddress  *uint64 `parquet:"remote_address,optional" doc:"first remote address or offset"`
-	RemoteKey      *uint64 `parquet:"remote_key,optional" doc:"first remote key, hashed"`
-	Atomic         *string `parquet:"atomic,optional,dict" doc:"kind of atomic"`
-	Datatype       *uint64 `parquet:"datatype,optional" doc:"enum fi_datatype of an atomic"`
-	Operator       *uint64 `parquet:"operator,optional" doc:"enum fi_op of an atomic"`
-	RemoteQpn      *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
-	Count          *uint64 `parquet:"count,optional" doc:""`
-	Value          *uint64 `parquet:"value,optional" doc:""`
-	OfiCounterKind *string `parquet:"ofi_counter_kind,optional,dict" doc:""`
-	ownCallNs      int64
-}
-
-func (r *ofiRow) common() *operation { return &r.operation }
-
-func (r *ofiRow) fill(e *encoder, op *ops.Op) {
-	r.ofiFields = ofiFields{}
-	f := &op.Fields
-	switch e.layouts[op.Event] {
-	case layoutOfiMessage:
-		r.PostedBytes = &f[catalogue.OfiMessageBytes]
-		r.Context = &f[catalogue.OfiMessageContext]
-		r.Tag = &f[catalogue.OfiMessageTag]
-		r.Ignore = &f[catalogue.OfiMessageIgnore]
-		r.Source = &f[catalogue.OfiMessageSource]
-		r.Data = &f[catalogue.OfiMessageData]
-		r.Flags = &f[catalogue.OfiMessageFlags]
-		r.LocalAddress = &f[catalogue.OfiMessageLocalAddress]
-		r.Result = e.text[textOfiResult].of(f[catalogue.OfiMessageResult])
-		r.Api = e.text[textOfiApi].of(f[catalogue.OfiMessageApi])
-		r.CallNs = e.nanoseconds(op, f[catalogue.OfiMessageDuration], &r.ownCallNs)
-	case layoutOfiAccess:
-		r.PostedBytes = &f[catalogue.OfiAccessBytes]
-		r.Context = &f[catalogue.OfiAccessContext]
-		r.RemoteAddress = &f[catalogue.OfiAccessRemoteAddress]
-		r.RemoteKey = &f[catalogue.OfiAccessRemoteKey]
-		r.Data = &f[catalogue.OfiAccessData]
-		r.Flags = &f[catalogue.OfiAccessFlags]
-		r.LocalAddress = &f[catalogue.OfiAccessLocalAddress]
-		r.Atomic = e.text[textOfiAtomicForm].of(f[catalogue.OfiAccessAtomic])
-		r.Datatype = &f[catalogue.OfiAccessDatatype]
-		r.Operator = &f[catalogue.OfiAccessOperator]
-		r.Result = e.text[textOfiResult].of(f[catalogue.OfiAccessResult])
-		r.Api = e.text[textOfiApi].of(f[catalogue.OfiAccessApi])
-		r.CallNs = e.nanoseconds(op, f[catalogue.OfiAccessDuration], &r.ownCallNs)
-	case layoutCall:
-		r.PostedBytes = &f[catalogue.CallBytes]
-		r.RemoteQpn = &f[catalogue.CallPeer]
-		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
-	case layoutOfiEmptyPolls:
-		r.Count = &f[catalogue.OfiEmptyPollsCount]
-		r.CallNs = e.nanoseconds(op, f[catalogue.OfiEmptyPollsDuration], &r.ownCallNs)
-	case layoutOfiCounter:
-		r.Value = &f[catalogue.OfiCounterValue]
-		r.OfiCounterKind = e.text[textOfiCounterKind].of(f[catalogue.OfiCounterKind])
 	}
 }
 
@@ -304,13 +304,13 @@ func (r *appRow) fill(e *encoder, op *ops.Op) {
 // Layouts of operations.
 const (
 	layoutNone uint8 = iota
-	layoutUcpRequest
-	layoutCall
-	layoutUctRequest
 	layoutOfiMessage
 	layoutOfiAccess
+	layoutCall
 	layoutOfiEmptyPolls
 	layoutOfiCounter
+	layoutUcpRequest
+	layoutUctRequest
 	layoutVerbsRequest
 	layoutVerbsReceive
 	layoutVerbsAtomic
@@ -321,13 +321,13 @@ const (
 )
 
 var layoutNumbers = map[string]uint8{
-	"ucp_request":       layoutUcpRequest,
-	"call":              layoutCall,
-	"uct_request":       layoutUctRequest,
 	"ofi_message":       layoutOfiMessage,
 	"ofi_access":        layoutOfiAccess,
+	"call":              layoutCall,
 	"ofi_empty_polls":   layoutOfiEmptyPolls,
 	"ofi_counter":       layoutOfiCounter,
+	"ucp_request":       layoutUcpRequest,
+	"uct_request":       layoutUctRequest,
 	"verbs_request":     layoutVerbsRequest,
 	"verbs_receive":     layoutVerbsReceive,
 	"verbs_atomic":      layoutVerbsAtomic,
@@ -339,25 +339,25 @@ var layoutNumbers = map[string]uint8{
 
 // Enumerations of operations.
 const (
-	textUcpResult = iota
-	textUcpApi
-	textUctForm
-	textOfiResult
+	textOfiResult = iota
 	textOfiApi
 	textOfiAtomicForm
 	textOfiCounterKind
+	textUcpResult
+	textUcpApi
+	textUctForm
 	textVerbsOpcode
 	textVerbsSendFlags
 )
 
 var enumerations = []enumeration{
-	{"ucp_result", false},
-	{"ucp_api", false},
-	{"uct_form", false},
 	{"ofi_result", false},
 	{"ofi_api", false},
 	{"ofi_atomic_form", false},
 	{"ofi_counter_kind", false},
+	{"ucp_result", false},
+	{"ucp_api", false},
+	{"uct_form", false},
 	{"verbs_opcode", false},
 	{"verbs_send_flags", true},
 }

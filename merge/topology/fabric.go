@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -87,6 +88,9 @@ func (p *Process) defineFabric(d *capture.Definition, now int64) *Object {
 		o.Fabric.Connected = d.Uint(catalogue.DefOfiEndpointType) == catalogue.OfiEndpointTypeMsg
 		o.Fabric.Parent, o.Fabric.Index = u(catalogue.DefOfiEndpointParent), u(catalogue.DefOfiEndpointIndex)
 		o.Fabric.class, o.Fabric.format = u(catalogue.DefOfiEndpointClass), u(catalogue.DefOfiEndpointAddressFormat)
+		if parent := o.Fabric.Parent; parent != 0 {
+			p.members[parent] = append(p.members[parent], o.ID)
+		}
 		return o
 	case catalogue.DefOfiName:
 		if o := p.Objects[u(catalogue.DefOfiNameEndpoint)]; o != nil && o.Kind == FabricEndpoint {
@@ -132,8 +136,19 @@ func (p *Process) bindFabric(endpoint, object uint32, flags uint64) {
 		e.Fabric.Counters = append(e.Fabric.Counters, FabricCount{object, flags})
 	case FabricEndpoint:
 		e.SharedQueue = object
+		p.members[object] = append(p.members[object], endpoint)
+	}
+	shared := e.SharedQueue
+	if e.Fabric.class == catalogue.OfiClassSharedReceiveContext {
+		shared = e.ID
+	}
+	if q := e.RecvCQ; shared != 0 && q != 0 && !slices.Contains(p.shared[q], shared) {
+		p.shared[q] = append(p.shared[q], shared)
 	}
 }
+
+// SharedContexts returns the shared receive contexts of which completions come to a queue: those of the endpoints that are bound to it.
+func (p *Process) SharedContexts(queue uint32) []uint32 { return p.shared[queue] }
 
 // fabricName makes a name comparable: socket addresses without what varies between copies of one, strings without their scheme, and
 // what holds within a node only with the node.
@@ -181,12 +196,27 @@ func (p *Process) socketName(b []byte) string {
 	return fmt.Sprintf("%s %x", p.Node, b)
 }
 
-// Way returns what the way of an endpoint to an address leads to.
+// Way returns what the way of an endpoint to an address leads to. A context that only receives has none: its endpoints', or those of the
+// transmit contexts beside it, are asked, which have the same addresses unless they disagree.
 func (p *Process) Way(endpoint uint32, address uint64) Ref {
 	if o := p.ways[way{endpoint, address}]; o != nil {
 		return o.Peer
 	}
-	return Ref{}
+	beside := p.members[endpoint]
+	if e := p.Objects[endpoint]; e != nil && e.Fabric != nil && e.Fabric.Parent != 0 {
+		beside = p.members[e.Fabric.Parent]
+	}
+	var found Ref
+	for _, m := range beside {
+		switch o := p.ways[way{m, address}]; {
+		case o == nil || o.Peer == found:
+		case found != Ref{}:
+			return Ref{}
+		default:
+			found = o.Peer
+		}
+	}
+	return found
 }
 
 // FabricOwner returns the endpoint that an endpoint or way of libfabric belongs to.
@@ -199,9 +229,13 @@ func (p *Process) FabricOwner(o *Object) *Object {
 	return o
 }
 
-// FabricQueues returns the completion queues of an endpoint; those of its scalable endpoint where a context has none.
+// FabricQueues returns the completion queues of an endpoint; those of its scalable endpoint where a context has none. A shared receive
+// context has several, its endpoints': its own number stands for them.
 func (p *Process) FabricQueues(e *Object) (send, receive uint32) {
 	send, receive = e.SendCQ, e.RecvCQ
+	if e.Fabric != nil && e.Fabric.class == catalogue.OfiClassSharedReceiveContext {
+		return send, e.ID
+	}
 	if e.Fabric != nil && e.Fabric.Parent != 0 {
 		if parent := p.Objects[e.Fabric.Parent]; parent != nil {
 			if send == 0 {
@@ -289,4 +323,30 @@ func (m *Map) Receiver(r Ref) Ref {
 		return Ref{r.Process, o.SharedQueue}
 	}
 	return r
+}
+
+// Sender returns what sends from where a way leads to. Of a scalable endpoint that is a transmit context: which one is known where there
+// is one only.
+func (m *Map) Sender(r Ref) Ref {
+	o := m.Object(r)
+	if o == nil || o.Fabric == nil {
+		return r
+	}
+	scalable := o.Fabric.Parent
+	if o.Fabric.class == catalogue.OfiClassScalable {
+		scalable = o.ID
+	}
+	if scalable == 0 {
+		return r
+	}
+	p, sender := m.Processes[r.Process], Ref{}
+	for _, id := range p.members[scalable] {
+		if c := p.Objects[id]; c != nil && c.Fabric.class == catalogue.OfiClassTransmitContext {
+			if (sender != Ref{}) {
+				return Ref{}
+			}
+			sender = Ref{r.Process, id}
+		}
+	}
+	return sender
 }

@@ -181,7 +181,8 @@ func hash(b []byte) uint64 {
 
 // Load reads a process's objects. With an error, what could be read is there.
 func Load(index uint32, f *capture.File, c *catalogue.Catalogue, ck *clock.Clock, addresses *Addresses) (*Process, error) {
-	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}, ways: map[way]*Object{}}
+	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}, ways: map[way]*Object{},
+		members: map[uint32][]uint32{}, shared: map[uint32][]uint32{}}
 	err := f.Definitions(c, func(d *capture.Definition) error {
 		p.define(d, addresses)
 		return nil

@@ -147,7 +147,9 @@ type Process struct {
 	Resets   []Reset   // in order of time
 	Off      []Off
 	devices  map[uint32]*device
-	ways     map[way]*Object // libfabric: ways of endpoints to addresses, the last of each
+	ways     map[way]*Object     // libfabric: ways of endpoints to addresses, the last of each
+	members  map[uint32][]uint32 // libfabric: contexts of a scalable endpoint, endpoints of a shared receive context
+	shared   map[uint32][]uint32 // libfabric: shared receive contexts that complete to a queue
 	unknown  []*Object
 }
 

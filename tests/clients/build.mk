@@ -1,6 +1,6 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client $(TB)/call-client $(TB)/allreduce-client
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client $(TB)/ofi-contexts $(TB)/call-client $(TB)/allreduce-client
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so $(TB)/count-ofi.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
@@ -26,8 +26,11 @@ $(TB)/burst-client: tests/clients/burst-client.c
 # With NVTX_INCLUDE, a folder that has nvtx3/nvToolsExt.h, against NVIDIA's own header.
 $(TB)/nvtx-client: tests/clients/nvtx-client.c
 	$(CLIENT_CC) $(if $(NVTX_INCLUDE),-DNVTX_HEADER -isystem $(NVTX_INCLUDE)) -o $@ $< -ldl
-$(TB)/ofi-client: tests/clients/ofi-client.c
-	$(CLIENT_CC) -o $@ $< -lfabric -lpthread
+$(TB)/ofi-client $(TB)/ofi-contexts: tests/clients/ofi-pair.h
+$(TB)/ofi-client: tests/clients/ofi-client.c tests/clients/ofi-ops.c tests/clients/ofi-client.h
+	$(CLIENT_CC) -o $@ $(filter %.c,$^) -lfabric -lpthread
+$(TB)/ofi-contexts: tests/clients/ofi-contexts.c
+	$(CLIENT_CC) -o $@ $< -lfabric
 $(TB)/call-client: tests/clients/call-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs
 $(TB)/mpi-app $(TB)/allreduce-client: $(TB)/%: tests/clients/%.c

@@ -292,9 +292,20 @@ static const struct hook cq_hooks[] = {
 
 /* ---- what makes objects ---- */
 
+/* Calls the original, and takes what it made for the program. */
+#define MADE(type, member, kind, fid, table, args, taking) \
+	do { \
+		__typeof__(((struct type *)0)->member) real = ORIGINAL(type, member, kind, fid, table); \
+		depth++; \
+		int rc_ = real args; \
+		if (--depth == 0 && !rc_) \
+			taking; \
+		return rc_; \
+	} while (0)
+
 static void take_ep(struct fid_ep *ep);
 
-/* Enabling may give an endpoint other tables. */
+/* Enabling may give an endpoint other tables; an alias is another endpoint to whoever calls. */
 static int f_control(struct fid *fid, int command, void *arg)
 {
 	int (*real)(struct fid *, int, void *) = ORIGINAL(fi_ops, control, FID, fid, fid->ops);
@@ -302,13 +313,26 @@ static int f_control(struct fid *fid, int command, void *arg)
 	int rc = real(fid, command, arg);
 	if (--depth == 0 && !rc && command == FI_ENABLE && fid->fclass == FI_CLASS_EP)
 		take_ep((struct fid_ep *)fid);
+	if (!depth && !rc && command == FI_ALIAS)
+		take_ep((struct fid_ep *)*((struct fi_alias *)arg)->fid);
 	return rc;
 }
 static const struct hook fid_hooks[] = { H(fi_ops, f_, control) };
 
+static int e_tx_ctx(struct fid_ep *sep, int index, struct fi_tx_attr *attr, struct fid_ep **ep, void *context)
+{
+	MADE(fi_ops_ep, tx_ctx, EP, sep, sep->ops, (sep, index, attr, ep, context), take_ep(*ep));
+}
+static int e_rx_ctx(struct fid_ep *sep, int index, struct fi_rx_attr *attr, struct fid_ep **ep, void *context)
+{
+	MADE(fi_ops_ep, rx_ctx, EP, sep, sep->ops, (sep, index, attr, ep, context), take_ep(*ep));
+}
+static const struct hook ep_hooks[] = { H(fi_ops_ep, e_, tx_ctx), H(fi_ops_ep, e_, rx_ctx) };
+
 static void take_ep(struct fid_ep *ep)
 {
 	take(ep, FID, ep->fid.ops, fid_hooks, N(fid_hooks));
+	take(ep, EP, ep->ops, ep_hooks, N(ep_hooks));
 	take(ep, MSG, ep->msg, msg_hooks, N(msg_hooks));
 	take(ep, TAGGED, ep->tagged, tagged_hooks, N(tagged_hooks));
 	take(ep, RMA, ep->rma, rma_hooks, N(rma_hooks));
@@ -317,32 +341,27 @@ static void take_ep(struct fid_ep *ep)
 
 static int d_endpoint(struct fid_domain *d, struct fi_info *i, struct fid_ep **ep, void *c)
 {
-	int (*real)(struct fid_domain *, struct fi_info *, struct fid_ep **, void *) = ORIGINAL(fi_ops_domain, endpoint, DOMAIN, d, d->ops);
-	depth++;
-	int rc = real(d, i, ep, c);
-	if (--depth == 0 && !rc)
-		take_ep(*ep);
-	return rc;
+	MADE(fi_ops_domain, endpoint, DOMAIN, d, d->ops, (d, i, ep, c), take_ep(*ep));
+}
+static int d_scalable_ep(struct fid_domain *d, struct fi_info *i, struct fid_ep **ep, void *c)
+{
+	MADE(fi_ops_domain, scalable_ep, DOMAIN, d, d->ops, (d, i, ep, c), take(*ep, EP, (*ep)->ops, ep_hooks, N(ep_hooks)));
+}
+static int d_srx_ctx(struct fid_domain *d, struct fi_rx_attr *a, struct fid_ep **ep, void *c)
+{
+	MADE(fi_ops_domain, srx_ctx, DOMAIN, d, d->ops, (d, a, ep, c), take_ep(*ep));
 }
 static int d_cq_open(struct fid_domain *d, struct fi_cq_attr *a, struct fid_cq **cq, void *c)
 {
-	int (*real)(struct fid_domain *, struct fi_cq_attr *, struct fid_cq **, void *) = ORIGINAL(fi_ops_domain, cq_open, DOMAIN, d, d->ops);
-	depth++;
-	int rc = real(d, a, cq, c);
-	if (--depth == 0 && !rc)
-		take(*cq, CQ, (*cq)->ops, cq_hooks, N(cq_hooks));
-	return rc;
+	MADE(fi_ops_domain, cq_open, DOMAIN, d, d->ops, (d, a, cq, c), take(*cq, CQ, (*cq)->ops, cq_hooks, N(cq_hooks)));
 }
-static const struct hook domain_hooks[] = { H(fi_ops_domain, d_, endpoint), H(fi_ops_domain, d_, cq_open) };
+static const struct hook domain_hooks[] = {
+	H(fi_ops_domain, d_, endpoint), H(fi_ops_domain, d_, scalable_ep), H(fi_ops_domain, d_, srx_ctx), H(fi_ops_domain, d_, cq_open),
+};
 
 static int b_domain(struct fid_fabric *f, struct fi_info *i, struct fid_domain **d, void *c)
 {
-	int (*real)(struct fid_fabric *, struct fi_info *, struct fid_domain **, void *) = ORIGINAL(fi_ops_fabric, domain, FABRIC, f, f->ops);
-	depth++;
-	int rc = real(f, i, d, c);
-	if (--depth == 0 && !rc)
-		take(*d, DOMAIN, (*d)->ops, domain_hooks, N(domain_hooks));
-	return rc;
+	MADE(fi_ops_fabric, domain, FABRIC, f, f->ops, (f, i, d, c), take(*d, DOMAIN, (*d)->ops, domain_hooks, N(domain_hooks)));
 }
 static const struct hook fabric_hooks[] = { H(fi_ops_fabric, b_, domain) };
 

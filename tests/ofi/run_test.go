@@ -33,13 +33,15 @@ type info struct {
 	}
 	Unfinished, Surplus uint64
 	Lost                struct{ Events uint64 }
+	Layer               *string `json:"summary_layer"`
 }
 
 type run struct {
-	t    *testing.T
-	dir  string
-	out  string
-	errs string
+	t       *testing.T
+	dir     string
+	out     string
+	errs    string
+	shipped bool // the providers that profiles have by themselves, not libfabric alone
 }
 
 func built(t *testing.T, name string) string {
@@ -54,10 +56,12 @@ func built(t *testing.T, name string) string {
 	return p
 }
 
-func need(t *testing.T, program string) {
+func need(t *testing.T, programs ...string) {
 	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skipf("%s is not installed", program)
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is not installed", program)
+		}
 	}
 }
 
@@ -65,7 +69,11 @@ func (r *run) command(mode string, argv ...string) *exec.Cmd {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	r.t.Cleanup(cancel)
-	args := append([]string{"launch", "-p", mode, "--providers", "libfabric", "-o", r.dir + "/run", "--"}, argv...)
+	args := []string{"launch", "-p", mode}
+	if !r.shipped {
+		args = append(args, "--providers", "libfabric")
+	}
+	args = append(append(args, "-o", r.dir+"/run", "--"), argv...)
 	c := exec.CommandContext(ctx, built(r.t, "bin/sigmatrace"), args...)
 	c.Env = append(os.Environ(), "COUNT_OUT="+r.dir+"/count", "SENT_OUT="+r.dir+"/sent", "COUNTERS="+built(r.t, "tests/count-ofi.so"))
 	c.Dir = r.dir

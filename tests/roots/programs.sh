@@ -5,7 +5,7 @@ set -eu
 cd "$1"
 export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 targets=()
-for t in ucp-client verbs-client peer-client burst-client dlv-client ofi-client count-ucp.so count-verbs.so count-ofi.so; do targets+=("/tests/tests/$t"); done
+for t in ucp-client verbs-client peer-client burst-client dlv-client ofi-client ofi-contexts count-ucp.so count-verbs.so count-ofi.so; do targets+=("/tests/tests/$t"); done
 # Whose tables the recorder does not know has no counter either.
 ucx=$(sed -n 's/^#define UCT_VERNO_MINOR *//p' /usr/include/uct/api/version.h)
 [ "${ucx:-0}" -lt 11 ] || targets+=(/tests/tests/count-uct.so)

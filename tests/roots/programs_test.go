@@ -41,6 +41,10 @@ var programs = []program{
 	{name: "ofi-client/tcp", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-s", "7"}, counted: []string{"ofi"}, processes: 2},
 	{name: "ofi-client/shm", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-p", "shm", "-s", "8"}, counted: []string{"ofi"}, processes: 2},
 	{name: "ofi-client/msg", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-client", "-e", "msg", "-s", "9"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-contexts/scalable", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-contexts", "scalable"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-contexts/shared", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-contexts", "shared"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-contexts/alias", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-contexts", "alias"}, counted: []string{"ofi"}, processes: 2},
+	{name: "ofi-contexts/connections", roots: []string{"debian13"}, providers: "libfabric", argv: []string{"/tests/tests/ofi-contexts", "connections"}, counted: []string{"ofi"}, processes: 2},
 	{name: "openmpi-ofi", roots: []string{"debian13"}, providers: "libfabric", counted: []string{"ofi"}, processes: 4,
 		argv: openMPI("4", "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "tcp", "/tests/tests/mpi-app-openmpi", "-n", "5")},
 	// MPICH of Debian 13 is built over UCX; that of Debian 11 over its own shared memory and sockets, which no RDMA library carries.
