@@ -160,8 +160,19 @@ uint64_t st_memory_limit(void);
 int st_hold(struct st_process *p, uint64_t size, int reserve);
 void st_let_go(struct st_process *p, uint64_t size);
 
+/* filesystem.c: whether captures in a folder are written with write(2); whether a file is memory that cannot be taken back. */
+int st_is_network(const char *path);
+int st_is_memory(int fd);
+
+/* header.c */
+void st_fill_header(struct st_file_header *h, const struct st_identity *id);
+
 /* file.c */
 int st_file_create(void);
+/* Opens the capture, if it is still the same file. -1: errno says why not. */
+int st_file_open(struct st_process *p);
+/* Ends the recording of events; error: an errno, 0 where the budget has ended. */
+void st_stop(struct st_process *p, int error);
 /* A block from the file's reserve, its header filled but for `magic`. Call with the lock held. *place: its offset in the file. reserve:
  * 1 for definitions and aggregates, which may use what events must leave. NULL: no room; what stopped it is in the header. */
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
@@ -169,7 +180,9 @@ void st_block_publish(struct st_block *b);
 uint8_t *st_block_populate(struct st_block *b, uint8_t *from);
 void st_block_release(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
-/* Written back end: writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
+void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
+
+/* written.c. Writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
 int st_write(const void *p, size_t size, uint64_t place);
 void st_layout_used(unsigned event, const struct st_layout *l);
 /* Call with the lock held. */
@@ -178,7 +191,6 @@ void st_flush_again(void);
 /* Whether a second has passed since. */
 static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }
 void st_tables_flush(struct st_process *p, uint64_t monotonic);
-void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 void st_clock_pair(void);
 
 /* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */
