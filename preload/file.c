@@ -67,7 +67,7 @@ ssize_t st_write_once(int fd, const void *from, size_t size, off_t place)
 }
 
 /* Reserves size bytes at place. Growing a file past RLIMIT_FSIZE would send the program a deadly SIGXFSZ: refused before. */
-static int reserve_fd(int fd, uint64_t place, uint64_t size)
+int st_reserve_fd(int fd, uint64_t place, uint64_t size)
 {
     struct rlimit r;
     if (!getrlimit(RLIMIT_FSIZE, &r) && r.rlim_cur != RLIM_INFINITY && place + size > r.rlim_cur)
@@ -85,6 +85,8 @@ static int next_window(struct st_process *p)
         blocks = WINDOW_WRITTEN;
     if (!blocks)
         blocks = 1;
+    if (p->reserved < p->given) /* what lies between had slots of the ring */
+        p->reserved = p->given;
     uint64_t left = (st_config.budget - (p->reserved - ST_HEADER_BYTES)) / st_config.chunk;
     if (blocks > left)
         blocks = left;
@@ -94,12 +96,12 @@ static int next_window(struct st_process *p)
     int fd = st_file_open(p);
     if (fd < 0)
         return errno;
-    int error = reserve_fd(fd, p->reserved, size);
+    int error = st_reserve_fd(fd, p->reserved, size);
     /* the tables and definitions of a process need little: rather those alone than nothing on a disk that is nearly full */
     while (is_full(error) && p->reserved == ST_HEADER_BYTES && blocks > 1) {
         blocks /= 2;
         size = blocks * st_config.chunk;
-        error = reserve_fd(fd, p->reserved, size);
+        error = st_reserve_fd(fd, p->reserved, size);
     }
     if (!error && !p->written) {
         void *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)p->reserved);
@@ -138,19 +140,22 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
     uint64_t most = st_config.budget - (reserve ? 0 : st_config.budget / 8);
     if (p->stopped > ST_LOST_BUDGET || (p->stopped && !reserve))
         return NULL;
-    if (used + chunk > most || (!memory && !st_hold(p, chunk, reserve))) {
+    struct st_block *b = used + chunk <= most ? st_ring_take(p->given, reserve) : NULL;
+    if (!b && (used + chunk > most || (!memory && !st_hold(p, chunk, reserve)))) {
         st_stop(p, 0);
         return NULL;
     }
-    if (p->given + chunk > p->reserved) {
+    if (!b && p->given + chunk > p->reserved) {
         int error = next_window(p);
         if (error) {
             st_stop(p, error);
             return NULL;
         }
     }
-    struct st_block *b;
-    if (p->written) {
+    if (b) {
+        if (type == ST_BLOCK_AGGREGATES)
+            memset(b, 0, chunk);
+    } else if (p->written) {
         b = memory ? memory : st_wiped(chunk);
         if (!b) {
             st_stop(p, ENOMEM);
@@ -183,8 +188,14 @@ uint8_t *st_block_populate(struct st_block *b, uint8_t *from)
 {
     if (st_process->written)
         return (uint8_t *)b + st_config.chunk;
+    uint32_t *touched = st_in_ring(b) ? st_ring_touched(b) : NULL;
+    if (touched && (uint8_t *)b + *touched > from)
+        return (uint8_t *)b + *touched;
     madvise(from, POPULATE_BYTES, MADV_POPULATE_WRITE);
-    return from + POPULATE_BYTES;
+    from += POPULATE_BYTES;
+    if (touched)
+        *touched = (uint32_t)(from - (uint8_t *)b);
+    return from;
 }
 
 /* For a block that nobody writes to any more. On a disk its pages stay in the page cache, where the kernel writes them out and takes them
@@ -192,6 +203,10 @@ uint8_t *st_block_populate(struct st_block *b, uint8_t *from)
 void st_block_release(struct st_block *b)
 {
     struct st_process *p = st_process;
+    if (st_in_ring(b)) {
+        st_ring_give(b);
+        return;
+    }
     if (p->written || p->in_memory)
         return;
     madvise(b, st_config.chunk, MADV_DONTNEED);
@@ -241,9 +256,13 @@ int st_file_create(void)
         p->memory = st_config.memory;
     p->held = offsetof(struct st_process, names);
     if (!error)
-        error = reserve_fd(fd, 0, ST_HEADER_BYTES);
+        error = st_reserve_fd(fd, 0, ST_HEADER_BYTES);
     void *m = NULL;
-    if (!error && !p->written) {
+    /* What the tables need has its place on the disk from the start; where there is not so much, what there is serves best without. */
+    if (!error && !p->written && !p->in_memory && st_config.ring[0] && !st_reserve_fd(fd, ST_HEADER_BYTES, WINDOW_BYTES) &&
+        !st_ring_create(p, id.node, strrchr(p->file, '/') + 1))
+        m = p->ring.header;
+    if (!error && !p->written && !m) {
         m = mmap(NULL, ST_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (m != MAP_FAILED) {
             madvise(m, ST_HEADER_BYTES, MADV_DONTFORK);
@@ -265,8 +284,9 @@ int st_file_create(void)
     }
     p->header = m;
     st_fill_header(p->header, &id);
+    p->header->behind = p->ring.table != NULL;
     p->reserved = p->given = ST_HEADER_BYTES;
-    if (p->written)
+    if (p->written || p->ring.table)
         st_write(p->header, ST_HEADER_BYTES, 0);
     return 0;
 }

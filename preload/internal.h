@@ -14,6 +14,7 @@ struct st_config {
     int loaded;
     char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
     char directory[PATH_MAX];
+    char ring[PATH_MAX]; /* capture.memory: where captures have their memory; "" nowhere */
     char profile[64];
     char providers[64];
     char job[256];
@@ -96,6 +97,19 @@ struct st_watch {
     uint32_t named;
 };
 
+/* The memory of a capture (ring.c). */
+struct st_ring {
+    struct st_slots *table; /* NULL: there is none */
+    struct st_pool *pool;
+    struct st_file_header *header;
+    uint8_t *slots, *end;
+    uint32_t most, ready; /* slots that there may be, and are */
+    uint32_t next;        /* where a free one is looked for first */
+    uint64_t device, inode;
+    uint32_t touched[ST_RING_SLOTS]; /* bytes of a slot that have been made present */
+    char file[PATH_MAX + 128];
+};
+
 #define ST_OBJECTS 65536
 #define ST_NAMES (2 * ST_OBJECTS)
 #define ST_ENTRY_BUCKETS 16384
@@ -118,6 +132,7 @@ struct st_process {
     uint64_t held;        /* bytes of memory in use (st_hold), and how many there may be */
     uint64_t memory;
     uint32_t in_memory;      /* so is the file itself: tmpfs */
+    struct st_ring ring;
     uint32_t next_thread, next_object;
     uint32_t sequences[4];
     struct st_block *definitions;
@@ -167,8 +182,18 @@ int st_is_memory(int fd);
 /* header.c */
 void st_fill_header(struct st_file_header *h, const struct st_identity *id);
 
+/* ring.c */
+int st_ring_create(struct st_process *p, const char *node, const char *name);
+/* Call with the lock held. */
+struct st_block *st_ring_take(uint64_t place, int reserve);
+void st_ring_give(const struct st_block *b);
+int st_in_ring(const struct st_block *b);
+uint32_t *st_ring_touched(const struct st_block *b);
+
 /* file.c */
 int st_file_create(void);
+/* Reserves size bytes at place: 0, or an errno. */
+int st_reserve_fd(int fd, uint64_t place, uint64_t size);
 /* Opens the capture, if it is still the same file. -1: errno says why not. */
 int st_file_open(struct st_process *p);
 /* Ends the recording of events; error: an errno, 0 where the budget has ended. */

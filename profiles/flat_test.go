@@ -19,6 +19,7 @@ record.chunk=65536
 record.back_end=auto
 record.nvtx=true
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
+capture.memory=
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
 run.start=1767323045000000000
