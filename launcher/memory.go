@@ -30,6 +30,8 @@ const (
 
 	// endOfRanks is how long processes of the command may take to be gone when it has ended.
 	endOfRanks = 500 * time.Millisecond
+	// othersTurn is how long another process may be copying.
+	othersTurn = 2 * time.Second
 )
 
 // memory decides whether captures have memory on this host, and how many bytes in all its processes. reason: why not.
@@ -181,8 +183,7 @@ func (p *placement) moving() (end func() (left int, err error)) {
 	}
 }
 
-// fetchMemory copies what is left in this host's memory of a run whose launcher is gone. Where there is none, or the launcher is at
-// work, it does nothing.
+// fetchMemory copies what is in this host's memory of a run, and takes it away where the launcher is gone.
 func fetchMemory(w io.Writer, dir *rundir.Dir) {
 	folder, err := recordedMemory(dir)
 	if err != nil || folder == "" {
@@ -197,12 +198,14 @@ func fetchMemory(w io.Writer, dir *rundir.Dir) {
 		captures = dir.Capture()
 	}
 	m, err := mover.Open(folder, captures)
-	if errors.Is(err, mover.ErrBusy) || errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	left := 0
-	if err == nil {
-		left, err = m.End(0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err == nil && m.Owner():
+		left, err = m.End(othersTurn)
+	case err == nil:
+		err = m.Copy(othersTurn) // the launcher is at work
 	}
 	tellLeft(w, dir, folder, left, err)
 }

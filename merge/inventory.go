@@ -58,13 +58,16 @@ type process struct {
 
 // exact says whether the tables hold every call. The written back end brings them up to date at an orderly end only.
 func (p *process) exact() bool {
-	return !p.live.Behind && p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
+	return !p.behind() && p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
 }
+
+// behind says whether the end of the capture was left in memory. That of a process which goes on is where its next records are.
+func (p *process) behind() bool { return p.live.Behind && !p.alive }
 
 // missing tells why records of the process are missing, "" where none are.
 func (p *process) missing() string {
 	switch {
-	case p.live.Behind || p.gap || len(p.problems) > 0 || p.live.LostEvents > 0:
+	case p.behind() || p.gap || len(p.problems) > 0 || p.live.LostEvents > 0:
 		return match.LostRecords
 	case p.windowed():
 		return match.LeftOut

@@ -274,7 +274,7 @@ func (in *inventory) reason(i int) string {
 		}
 		reasons = append(reasons, reason)
 	}
-	if p.live.Behind {
+	if p.behind() {
 		reasons = append(reasons, reasonBehind)
 	}
 	if p.live.LostEvents > 0 {

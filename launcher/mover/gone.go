@@ -23,11 +23,11 @@ func (f *file) gone() bool {
 	if unix.Stat("/proc/self/ns/pid", &own) == nil && own.Ino == namespace {
 		return ended(pid, start)
 	}
-	return !f.inUse()
+	return !inUse(f.in)
 }
 
 // ended says whether the process of a pid and start time, in this namespace, has no memory any more. One that has executed another
-// program is still there: it is not worth to be told apart.
+// program counts as there.
 func ended(pid uint32, start uint64) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if os.IsNotExist(err) {
@@ -50,9 +50,9 @@ func ended(pid uint32, start uint64) bool {
 }
 
 // inUse says whether a process that can be looked at has the file mapped, or there may be one that cannot.
-func (f *file) inUse() bool {
+func inUse(f *os.File) bool {
 	var st unix.Stat_t
-	if unix.Fstat(int(f.in.Fd()), &st) != nil {
+	if unix.Fstat(int(f.Fd()), &st) != nil {
 		return true
 	}
 	want := fmt.Sprintf(" %02x:%02x %d ", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)

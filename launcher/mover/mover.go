@@ -27,8 +27,8 @@ const (
 	copyEvery  = time.Second            // what is being written to, too
 )
 
-// ErrBusy says that another mover is at work.
-var ErrBusy = errors.New("another process copies these captures")
+// errBusy says that another process is copying right now.
+var errBusy = errors.New("another process copies these captures")
 
 // Create makes the folder of a run's memory, in which all its processes may hold limit bytes.
 func Create(folder string, limit int64) error {
@@ -53,45 +53,45 @@ func Create(folder string, limit int64) error {
 	return err
 }
 
-// Mover copies the captures of one run, alone.
+// Mover copies the captures of one run. One at a time owns it: it alone gives memory back. Others may only copy.
 type Mover struct {
 	folder, captures string
-	lock             *os.File
+	turn             *os.File // its lock: of who copies
+	owner            *os.File // the pool; its lock: of who owns the run's memory
+	owned            bool
 	pool             []byte
 	files            map[string]*file // by path below folder
-	failed           error            // the last failure to copy
 }
 
-// Open takes over the memory in folder, whose captures are in the folder captures. ErrBusy: another does that.
+// Open opens the memory in folder, whose captures are in the folder captures, and takes it over where nobody owns it.
 func Open(folder, captures string) (*Mover, error) {
-	lock, err := os.Open(folder)
+	turn, err := os.Open(folder)
 	if err != nil {
 		return nil, err
 	}
-	m := &Mover{folder: folder, captures: captures, lock: lock, files: map[string]*file{}}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrBusy
-		}
+	owner, err := os.OpenFile(filepath.Join(folder, poolName), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		turn.Close()
 		return nil, err
 	}
-	if m.pool, err = mapped(filepath.Join(folder, poolName), 0); err != nil {
-		lock.Close()
+	m := &Mover{folder: folder, captures: captures, turn: turn, owner: owner, files: map[string]*file{}}
+	if m.pool, err = mapPage(owner, 0); err != nil {
+		turn.Close()
+		owner.Close()
 		return nil, err
 	}
+	m.owned = unix.Flock(int(owner.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 	return m, nil
 }
+
+// Owner says whether this one owns the memory.
+func (m *Mover) Owner() bool { return m.owned }
 
 // Run copies until the context ends. What it cannot copy stays in memory.
 func (m *Mover) Run(ctx context.Context) {
 	// Whoever cuts a mapped file short must not take the command's status with it.
 	debug.SetPanicOnFault(true)
-	defer func() {
-		if r := recover(); r != nil {
-			m.failed = fmt.Errorf("copying captures out of memory: %v", r)
-		}
-	}()
+	defer func() { _ = recover() }() // End tells
 	tick := time.NewTicker(drainEvery)
 	defer tick.Stop()
 	var copied time.Time
@@ -104,13 +104,18 @@ func (m *Mover) Run(ctx context.Context) {
 			if all {
 				copied = now
 			}
-			m.failed = m.step(all, all)
+			m.step(all, all) //nolint:errcheck // what could not be copied is still there: the next step, or End, tells
 		}
 	}
 }
 
 // step copies what is full; all: and what is being written to; ended: and ends the captures of processes that are gone.
 func (m *Mover) step(all, ended bool) error {
+	// Never waits: who has its turn may be stopped.
+	if err := unix.Flock(int(m.turn.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errBusy
+	}
+	defer unix.Flock(int(m.turn.Fd()), unix.LOCK_UN) //nolint:errcheck // it is locked
 	err := m.find()
 	for _, f := range m.files {
 		gone := ended && f.gone() // before the copy, which then is the last
@@ -125,9 +130,12 @@ func (m *Mover) step(all, ended bool) error {
 	return err
 }
 
-// find opens files that are new. They stay open: somebody may clear the memory file system.
+// find opens files that are new. They stay open: somebody may clear the memory file system, as logind does when its user leaves.
 func (m *Mover) find() error {
 	nodes, err := os.ReadDir(m.folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -167,6 +175,23 @@ func (m *Mover) end(f *file) error {
 	return nil
 }
 
+// Copy copies everything, and leaves all else to the owner. It waits for its turn as long as grace.
+func (m *Mover) Copy(grace time.Duration) (err error) {
+	debug.SetPanicOnFault(true)
+	defer debug.SetPanicOnFault(false)
+	defer m.close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("copying captures out of memory: %v", r)
+		}
+	}()
+	for until := time.Now().Add(grace); ; time.Sleep(time.Millisecond) {
+		if err = m.step(true, false); !errors.Is(err, errBusy) || time.Now().After(until) {
+			return err
+		}
+	}
+}
+
 // End copies everything, waits for processes that are ending as long as grace, and removes what is copied. It returns how many captures
 // are still in memory: of processes that go on, or that could not be copied; the error says why not.
 func (m *Mover) End(grace time.Duration) (left int, err error) {
@@ -179,7 +204,7 @@ func (m *Mover) End(grace time.Duration) (left int, err error) {
 		}
 	}()
 	for until := time.Now().Add(grace); ; time.Sleep(10 * time.Millisecond) {
-		if err = m.step(true, true); err != nil || len(m.files) == 0 || time.Now().After(until) {
+		if err = m.step(true, true); err != nil && !errors.Is(err, errBusy) || err == nil && len(m.files) == 0 || time.Now().After(until) {
 			break
 		}
 	}
@@ -196,9 +221,15 @@ func (m *Mover) remove() error {
 		return nil // cleared by somebody; we had the files open
 	}
 	for _, n := range nodes {
-		if n.IsDir() {
-			err = errors.Join(err, os.Remove(filepath.Join(m.folder, n.Name())))
+		if !n.IsDir() {
+			continue
 		}
+		path := filepath.Join(m.folder, n.Name())
+		if e := removeUnfinished(path); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		err = errors.Join(err, os.Remove(path))
 	}
 	if err != nil {
 		return err
@@ -206,27 +237,35 @@ func (m *Mover) remove() error {
 	return errors.Join(os.Remove(filepath.Join(m.folder, poolName)), os.Remove(m.folder))
 }
 
+// removeUnfinished takes away files whose processes died while making them.
+func removeUnfinished(node string) error {
+	entries, err := os.ReadDir(node)
+	for _, e := range entries {
+		f, failed := os.Open(filepath.Join(node, e.Name()))
+		if failed == nil && !inUse(f) {
+			failed = os.Remove(f.Name())
+		}
+		if f != nil {
+			f.Close()
+		}
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
 func (m *Mover) close() {
 	for _, f := range m.files {
 		f.close()
 	}
 	unix.Munmap(m.pool) //nolint:errcheck // it is a mapping
-	m.lock.Close()
+	m.turn.Close()
+	m.owner.Close()
 }
 
 // number is a number in a mapping, at a multiple of eight.
 func number(b []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&b[at])) } //nolint:gosec // mappings begin at a page, offsets are multiples of 8
 
-// mapped maps the page at an offset of a file.
-func mapped(path string, at int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return mapPage(f, at)
-}
-
+// mapPage maps the page at an offset of a file.
 func mapPage(f *os.File, at int64) ([]byte, error) {
 	info, err := f.Stat()
 	if err == nil && info.Size() < at+poolBytes {
