@@ -216,6 +216,16 @@ func ownedAs(st *unix.Stat_t, run string) bool {
 	return int(st.Uid) == os.Geteuid() || unix.Stat(run, &of) == nil && of.Uid == st.Uid
 }
 
+// tellLeft warns of captures that could not leave memory. Those of a run that somebody has removed go too: nobody would look for them.
+func (p *placement) tellLeft(dir *rundir.Dir, left int, err error) {
+	if _, gone := os.Lstat(p.directory); p.memory != "" && err != nil && errors.Is(gone, fs.ErrNotExist) {
+		warn(os.Stderr, "", "%s was removed while the command ran: so is what was in memory", p.directory)
+		os.RemoveAll(p.memory)
+		return
+	}
+	tellLeft(os.Stderr, dir, p.memory, left, err)
+}
+
 // tellLeft warns of captures that could not leave memory.
 func tellLeft(w io.Writer, dir *rundir.Dir, folder string, left int, err error) {
 	again := "then run: sigmatrace merge " + quote(dir.Path())

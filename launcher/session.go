@@ -234,7 +234,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 		p.discard(dir)
 		return 0, err
 	}
-	tellLeft(os.Stderr, dir, p.memory, left, failed)
+	p.tellLeft(dir, left, failed)
 	complete := s.finish(ctx, dir, p.placement, out) && left == 0 && failed == nil
 	if s.strict && out.status == 0 && !complete {
 		return exitIncomplete, nil

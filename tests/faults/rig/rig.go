@@ -216,6 +216,14 @@ func (r *Run) End() int {
 	return r.status
 }
 
+// KillLauncher kills sigmatrace launch by SIGKILL and leaves the client alone. End then says nothing of the client's status.
+func (r *Run) KillLauncher() {
+	r.t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r *Run) wait() int {
 	err := r.cmd.Wait()
 	var exit *exec.ExitError
