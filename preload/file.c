@@ -128,6 +128,7 @@ static int again_moved(struct st_process *p, void *memory, uint64_t place)
     for (uint32_t i = 0; memory && i < p->again_used; i++)
         if (p->again[i].block == memory) {
             p->again[i].place = place;
+            p->again[i].sum = 0;
             return 1;
         }
     return 0;
@@ -167,7 +168,7 @@ struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence,
                 st_stop(p, ENOMEM);
                 return NULL;
             }
-            p->again[p->again_used++] = (struct st_written){b, p->given};
+            p->again[p->again_used++] = (struct st_written){b, p->given, 0};
         }
     } else {
         b = (struct st_block *)(p->window + (p->given - p->window_place));

@@ -75,6 +75,7 @@ struct st_entry {
 struct st_written { /* written back end: blocks that are written again and again */
     struct st_block *block;
     uint64_t place;
+    uint64_t sum; /* of what was last written; 0: nothing */
 };
 
 /* The window for events, and the epochs of the tables (window.c). */
@@ -209,6 +210,8 @@ void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 
 /* written.c. Writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
 int st_write(const void *p, size_t size, uint64_t place);
+/* Writes what was added to a block behind its first `before` bytes of payload. */
+void st_write_added(const struct st_block *b, uint32_t before, uint64_t place);
 void st_layout_used(unsigned event, const struct st_layout *l);
 /* Call with the lock held. */
 void st_lost_chunk(const struct st_block *b);

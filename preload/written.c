@@ -6,28 +6,46 @@
 #include <string.h>
 #include <unistd.h>
 
-int st_write(const void *from, size_t size, uint64_t place)
+/* Writes size bytes at place. 0, or an errno. */
+static int put(int fd, const void *from, size_t size, uint64_t place)
 {
-    struct st_process *p = st_process;
     const uint8_t *data = from;
-    int fd = st_file_open(p), error = fd < 0 ? errno : 0;
-    while (size && !error) {
+    while (size) {
         ssize_t n = st_write_once(fd, data, size, (off_t)place);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            error = n ? errno : EIO;
-            break;
-        }
+        if (n <= 0)
+            return n ? errno : EIO;
         data += n;
         place += (uint64_t)n;
         size -= (size_t)n;
     }
+    return 0;
+}
+
+/* Closes the capture after writes, of which error is what the first that failed said; stops the recording where one did. */
+static int done(struct st_process *p, int fd, int error)
+{
     if (fd >= 0 && close(fd) && !error && errno != EINTR) /* NFS says here what became of the write */
         error = errno;
     if (error)
         st_stop(p, error);
     return error;
+}
+
+int st_write(const void *from, size_t size, uint64_t place)
+{
+    struct st_process *p = st_process;
+    int fd = st_file_open(p);
+    return done(p, fd, fd < 0 ? errno : put(fd, from, size, place));
+}
+
+/* A block's header counts the payload: it comes last, so that a kill between the two leaves nothing that is not there. */
+void st_write_added(const struct st_block *b, uint32_t before, uint64_t place)
+{
+    struct st_process *p = st_process;
+    int fd = st_file_open(p), error = fd < 0 ? errno : put(fd, b->payload + before, b->committed - before, place + sizeof *b + before);
+    done(p, fd, error ? error : put(fd, b, sizeof *b, place));
 }
 
 /* The layouts that records in open chunks have, by event. */
@@ -119,15 +137,38 @@ void st_lost_chunk(const struct st_block *b)
     st_lost(b->first, events, bytes);
 }
 
-/* Written back end: the header and the blocks that keep changing. */
+/* Tells a block from what it was, never 0. What other threads count meanwhile is in it or not. */
+__attribute__((no_sanitize("thread"))) static uint64_t sum_of(const struct st_block *b)
+{
+    uint64_t h = 0xcbf29ce484222325ull, word;
+    for (const uint8_t *p = (const uint8_t *)b, *end = p + st_config.chunk; p < end; p += sizeof word) {
+        memcpy(&word, p, sizeof word);
+        h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+        h ^= h >> 29;
+    }
+    return h | 1;
+}
+
+/* The blocks that keep changing, those that have changed; at the end all. And the header. */
 void st_flush_again(void)
 {
     struct st_process *p = st_process;
-    for (uint32_t i = 0; i < p->again_used; i++) {
+    int fd = st_file_open(p), error = fd < 0 ? errno : 0;
+    for (uint32_t i = 0; i < p->again_used && fd >= 0; i++) {
         struct st_written *w = &p->again[i];
-        st_write(w->block, st_config.chunk, w->place);
+        /* before the write: what is counted meanwhile makes it another the next time */
+        uint64_t sum = sum_of(w->block);
+        if (w->sum == sum && !p->header->end_mark)
+            continue;
+        int failed = put(fd, w->block, st_config.chunk, w->place);
+        w->sum = failed ? 0 : sum;
+        error = error ? error : failed;
     }
-    st_write(p->header, ST_HEADER_BYTES, 0);
+    if (!error)
+        error = put(fd, p->header, ST_HEADER_BYTES, 0);
+    if (done(p, fd, error))
+        for (uint32_t i = 0; i < p->again_used; i++)
+            p->again[i].sum = 0;
     p->flushed = st_monotonic();
 }
 
