@@ -31,6 +31,7 @@ func collectCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			fetchMemory(os.Stderr, dir)
 			from, err := recordedDirectory(dir)
 			if err != nil || from == dir.Capture() {
 				return err

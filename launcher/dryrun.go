@@ -32,6 +32,7 @@ func (s *session) printDryRun(w io.Writer) error {
 	if line := p.line(s.profile.Text("record.back_end")); line != "" {
 		fmt.Fprintf(w, "# %s\n", line)
 	}
+	fmt.Fprintf(w, "# %s\n", p.place())
 	s.printEstimate(w, s.bases(base))
 	return printCommand(w, s.cmd, p.plan)
 }

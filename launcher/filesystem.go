@@ -9,7 +9,7 @@ import (
 )
 
 // networkFileSystems are those on which the recorder takes its written back end when it may choose: f_type of statfs(2), as in
-// preload/file.c.
+// preload/filesystem.c.
 var networkFileSystems = map[uint32]string{
 	0x6969: "nfs", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x517B: "smb", 0xFF534D42: "cifs", 0xFE534D42: "smb2", 0x65735546: "fuse",
 	0x00C36400: "ceph", 0x19830326: "beegfs", 0x01021997: "9p", 0x5346414F: "afs", 0x20030528: "pvfs2",

@@ -79,6 +79,7 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 	if err != nil {
 		return nil, o, err
 	}
+	fetchMemory(os.Stderr, dir)
 	text, err := ofRun(c, dir, "memory", "merge.memory", profiles.FormatSize(merge.DefaultMemory))
 	if err != nil {
 		return nil, o, err

@@ -14,6 +14,10 @@ type placement struct {
 	collect   bool   // by a job step on each node, from a scratch directory
 	network   bool   // the run directory is on a network file system
 	fs        string // the run directory's file system
+
+	memory        string // where captures have memory on this host, "" nowhere
+	memoryLimit   int64  // bytes
+	withoutMemory string // why nowhere
 }
 
 // place finds the placement for the run directory dir. A scratch directory from which nothing could bring captures home is refused.
@@ -30,8 +34,15 @@ func (s *session) place(dir string) (*placement, error) {
 		p.collect = true
 	}
 	var err error
-	p.directory, err = s.captureDirectory(dir, p.collect)
-	return p, err
+	if p.directory, err = s.captureDirectory(dir, p.collect); err != nil {
+		return nil, err
+	}
+	if p.memoryLimit, p.withoutMemory = s.memory(p); p.withoutMemory == "" {
+		p.memory = s.memoryFolder(dir)
+	} else if s.profile.Text("record.place") == "memory" {
+		return nil, failf("set record.place to auto or to disk", "record.place is memory, but %s", p.withoutMemory)
+	}
+	return p, nil
 }
 
 // uncollectable says why no job step can reach the nodes when the command has ended, "" where one can.

@@ -12,7 +12,7 @@ import (
 
 // What launch says of file systems must be what the recorder does on them.
 func TestNetworkFileSystemsAreTheRecorders(t *testing.T) {
-	text, err := os.ReadFile("../preload/file.c")
+	text, err := os.ReadFile("../preload/filesystem.c")
 	if err != nil {
 		t.Fatal(err)
 	}

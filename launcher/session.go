@@ -111,7 +111,7 @@ func (s *session) prepare(dir, config string) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Run: filepath.Base(dir), World: s.world,
+	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Memory: where.memory, Run: filepath.Base(dir), World: s.world,
 		Start: s.start, Control: filepath.Join(dir, rundir.ControlName)}}
 	if _, err := p.flat.Bytes(); err != nil {
 		return nil, err
@@ -150,10 +150,24 @@ func (s *session) create() (*rundir.Dir, *prepared, error) {
 		err = s.fill(dir, p)
 	}
 	if err != nil {
-		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
+		p.discard(dir)
 		return nil, nil, err
 	}
 	return dir, p, nil
+}
+
+// discard takes away what was made for a command that has not run.
+func (p *prepared) discard(dir *rundir.Dir) {
+	os.RemoveAll(dir.Path())
+	if p == nil {
+		return
+	}
+	if p.directory != dir.Capture() {
+		os.Remove(p.directory) // empty
+	}
+	if p.memory != "" {
+		os.RemoveAll(p.memory)
+	}
 }
 
 func (s *session) fill(dir *rundir.Dir, p *prepared) error {
@@ -161,6 +175,9 @@ func (s *session) fill(dir *rundir.Dir, p *prepared) error {
 		if err := rundir.MkdirPrivate(p.directory); err != nil {
 			return fmt.Errorf("creating scratch directory of the run: %w", err)
 		}
+	}
+	if err := p.makeMemory(s.profile.Text("record.place")); err != nil {
+		return err
 	}
 	if err := p.flat.WriteFile(dir.ResolvedPath()); err != nil {
 		return err
@@ -204,18 +221,21 @@ func (s *session) run(ctx context.Context) (int, error) {
 	if line := p.line(s.profile.Text("record.back_end")); line != "" {
 		note(os.Stderr, "%s", line)
 	}
+	if p.memory == "" && !p.remote && s.profile.Text("record.place") == "auto" && p.withoutMemory != memoryAlready {
+		note(os.Stderr, "%s", p.place())
+	}
 	if p.directory == dir.Capture() {
 		p.warnOfLocal(os.Stderr, dir.Path())
 	}
+	endMoving := p.moving()
 	out, err := execute(s.cmd.path, p.plan)
+	left, failed := endMoving()
 	if err != nil {
-		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
-		if p.directory != dir.Capture() {
-			os.Remove(p.directory) // empty
-		}
+		p.discard(dir)
 		return 0, err
 	}
-	complete := s.finish(ctx, dir, p.placement, out)
+	p.tellLeft(dir, left, failed)
+	complete := s.finish(ctx, dir, p.placement, out) && left == 0 && failed == nil
 	if s.strict && out.status == 0 && !complete {
 		return exitIncomplete, nil
 	}

@@ -58,13 +58,16 @@ type process struct {
 
 // exact says whether the tables hold every call. The written back end brings them up to date at an orderly end only.
 func (p *process) exact() bool {
-	return p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
+	return !p.behind() && p.live.LostTables == 0 && len(p.problems) == 0 && (p.header.BackEnd != capture.Written || p.live.EndMark != capture.EndNone)
 }
+
+// behind says whether the end of the capture was left in memory. That of a process which goes on is where its next records are.
+func (p *process) behind() bool { return p.live.Behind && !p.alive }
 
 // missing tells why records of the process are missing, "" where none are.
 func (p *process) missing() string {
 	switch {
-	case p.gap || len(p.problems) > 0 || p.live.LostEvents > 0:
+	case p.behind() || p.gap || len(p.problems) > 0 || p.live.LostEvents > 0:
 		return match.LostRecords
 	case p.windowed():
 		return match.LeftOut
@@ -175,7 +178,7 @@ func readProcess(path string, cat *catalogue.Catalogue) (*process, error) {
 		p.problem(e)
 	}
 	// The mapped back end reserves a block before it gives it out; the written one has them all in the file at an orderly end.
-	if need := headerBytes + int64(p.live.Blocks)*int64(p.header.ChunkBytes); p.size < need && (p.header.BackEnd == capture.Mapped || p.live.EndMark != capture.EndNone) {
+	if need := headerBytes + int64(p.live.Blocks)*int64(p.header.ChunkBytes); p.size < need && !p.live.Behind && (p.header.BackEnd == capture.Mapped || p.live.EndMark != capture.EndNone) {
 		p.problem(&capture.Error{Path: path, Offset: p.size, Kind: capture.ErrTruncated, Detail: fmt.Sprintf("the file ends here, %d bytes before its last block does", need-p.size)})
 	}
 	next := map[uint32]uint32{}

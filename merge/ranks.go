@@ -59,6 +59,7 @@ const (
 	reasonRunning     = "still running"
 	// The written back end fails silently where the program can no longer reach its own files, after chroot(2) or setuid(2).
 	reasonUnwritten = ", written back end: what it recorded after its last write is missing"
+	reasonBehind    = "its latest records are in memory of its host: sigmatrace merge or collect brings them home there"
 )
 
 func (p *process) rank() *int64 {
@@ -272,6 +273,9 @@ func (in *inventory) reason(i int) string {
 			reason += reasonUnwritten
 		}
 		reasons = append(reasons, reason)
+	}
+	if p.behind() {
+		reasons = append(reasons, reasonBehind)
 	}
 	if p.live.LostEvents > 0 {
 		reason := "lost events: " + p.live.LostCause.String()

@@ -1,5 +1,5 @@
 # libsigmatrace.so and the providers.
-PRELOAD_SRC := $(addprefix preload/,app.c config.c crc.c file.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c select.c window.c)
+PRELOAD_SRC := $(addprefix preload/,app.c config.c crc.c file.c filesystem.c header.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c ring.c select.c window.c written.c)
 PRELOAD_HDR := $(wildcard preload/*.h)
 PRELOAD_CFLAGS := $(CWARN) -O2 -g -fPIC -fvisibility=hidden -ftls-model=initial-exec $(SANITIZE)
 # Every program of a job loads them, most for nothing. Two segments instead of four, and no symbol looked up before it is called, make an idle

@@ -88,6 +88,8 @@ static void setting(const char *key, const char *value)
     struct st_config *c = &st_config;
     if (!strcmp(key, "capture.directory"))
         copy(c->directory, sizeof c->directory, value);
+    else if (!strcmp(key, "capture.memory"))
+        copy(c->ring, sizeof c->ring, value);
     else if (!strcmp(key, "name"))
         copy(c->profile, sizeof c->profile, value);
     else if (!strcmp(key, "providers"))

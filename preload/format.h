@@ -70,7 +70,8 @@ struct st_file_header {
     uint64_t lost_objects;
     uint64_t lost_definitions;
     uint64_t unplaced;
-    uint8_t tail[ST_HEADER_BYTES - 2144];
+    uint32_t behind;
+    uint8_t tail[ST_HEADER_BYTES - 2148];
 };
 
 struct st_block {
@@ -109,6 +110,22 @@ struct st_aggregate {
     uint64_t sizes[32];
 };
 
+/* A memory file: a capture's header, these, and the slots. */
+#define ST_RING_SLOTS 496
+enum { ST_SLOT_FREE, ST_SLOT_OPEN, ST_SLOT_FULL };
+struct st_slots {
+    char magic[8];
+    uint32_t version, chunk, slots;
+    uint8_t zero[108];
+    uint64_t slot[ST_RING_SLOTS]; /* place in the capture | ST_SLOT_... */
+};
+
+struct st_pool {
+    char magic[8];
+    uint32_t version, zero;
+    uint64_t limit, used;
+};
+
 struct st_alive {
     char magic[8];
     uint16_t version, rank_source;
@@ -137,6 +154,10 @@ ST_AT(st_file_header, lost_events, 2072);
 ST_AT(st_file_header, lost_objects, 2120);
 ST_AT(st_file_header, lost_definitions, 2128);
 _Static_assert(sizeof(struct st_file_header) == ST_HEADER_BYTES, "header");
+ST_AT(st_file_header, behind, 2144);
+ST_AT(st_slots, slot, 128);
+_Static_assert(sizeof(struct st_slots) == ST_HEADER_BYTES, "slots");
+ST_AT(st_pool, limit, 16);
 ST_AT(st_block, first, 16);
 ST_AT(st_block, earliest, 44);
 ST_AT(st_block, payload, 64);

@@ -14,6 +14,7 @@ struct st_config {
     int loaded;
     char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
     char directory[PATH_MAX];
+    char ring[PATH_MAX]; /* capture.memory: where captures have their memory; "" nowhere */
     char profile[64];
     char providers[64];
     char job[256];
@@ -74,6 +75,7 @@ struct st_entry {
 struct st_written { /* written back end: blocks that are written again and again */
     struct st_block *block;
     uint64_t place;
+    uint64_t sum; /* of what was last written; 0: nothing */
 };
 
 /* The window for events, and the epochs of the tables (window.c). */
@@ -94,6 +96,19 @@ struct st_watch {
     uint64_t names[ST_EPOCH_NAMES]; /* hashes of kind and name */
     uint32_t numbers[ST_EPOCH_NAMES];
     uint32_t named;
+};
+
+/* The memory of a capture (ring.c). */
+struct st_ring {
+    struct st_slots *table; /* NULL: there is none */
+    struct st_pool *pool;
+    struct st_file_header *header;
+    uint8_t *slots, *end;
+    uint32_t most, ready; /* slots that there may be, and are */
+    uint32_t next;        /* where a free one is looked for first */
+    uint64_t device, inode;
+    uint32_t touched[ST_RING_SLOTS]; /* bytes of a slot that have been made present */
+    char file[PATH_MAX + 128];
 };
 
 #define ST_OBJECTS 65536
@@ -118,6 +133,7 @@ struct st_process {
     uint64_t held;        /* bytes of memory in use (st_hold), and how many there may be */
     uint64_t memory;
     uint32_t in_memory;      /* so is the file itself: tmpfs */
+    struct st_ring ring;
     uint32_t next_thread, next_object;
     uint32_t sequences[4];
     struct st_block *definitions;
@@ -160,8 +176,29 @@ uint64_t st_memory_limit(void);
 int st_hold(struct st_process *p, uint64_t size, int reserve);
 void st_let_go(struct st_process *p, uint64_t size);
 
+/* filesystem.c: whether captures in a folder are written with write(2); whether a file is memory that cannot be taken back. */
+int st_is_network(const char *path);
+int st_is_memory(int fd);
+
+/* header.c */
+void st_fill_header(struct st_file_header *h, const struct st_identity *id);
+
+/* ring.c */
+int st_ring_create(struct st_process *p, const char *node, const char *name);
+/* Call with the lock held. */
+struct st_block *st_ring_take(uint64_t place, int reserve);
+void st_ring_give(const struct st_block *b);
+int st_in_ring(const struct st_block *b);
+uint32_t *st_ring_touched(const struct st_block *b);
+
 /* file.c */
 int st_file_create(void);
+/* Reserves size bytes at place: 0, or an errno. */
+int st_reserve_fd(int fd, uint64_t place, uint64_t size);
+/* Opens the capture, if it is still the same file. -1: errno says why not. */
+int st_file_open(struct st_process *p);
+/* Ends the recording of events; error: an errno, 0 where the budget has ended. */
+void st_stop(struct st_process *p, int error);
 /* A block from the file's reserve, its header filled but for `magic`. Call with the lock held. *place: its offset in the file. reserve:
  * 1 for definitions and aggregates, which may use what events must leave. NULL: no room; what stopped it is in the header. */
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
@@ -169,8 +206,12 @@ void st_block_publish(struct st_block *b);
 uint8_t *st_block_populate(struct st_block *b, uint8_t *from);
 void st_block_release(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
-/* Written back end: writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
+void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
+
+/* written.c. Writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
 int st_write(const void *p, size_t size, uint64_t place);
+/* Writes what was added to a block behind its first `before` bytes of payload. */
+void st_write_added(const struct st_block *b, uint32_t before, uint64_t place);
 void st_layout_used(unsigned event, const struct st_layout *l);
 /* Call with the lock held. */
 void st_lost_chunk(const struct st_block *b);
@@ -178,7 +219,6 @@ void st_flush_again(void);
 /* Whether a second has passed since. */
 static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }
 void st_tables_flush(struct st_process *p, uint64_t monotonic);
-void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 void st_clock_pair(void);
 
 /* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */

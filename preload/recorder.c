@@ -279,10 +279,8 @@ void st_define_end(struct st_definition *d)
     memcpy(d->buffer, &(uint16_t){(uint16_t)d->used}, 2);
     uint32_t before = b->committed;
     __atomic_store_n(&b->committed, before + (uint32_t)d->used, __ATOMIC_RELEASE);
-    if (p->written) {
-        st_write(b, sizeof *b, p->definitions_place);
-        st_write(b->payload + before, d->used, p->definitions_place + sizeof *b + before);
-    }
+    if (p->written)
+        st_write_added(b, before, p->definitions_place);
     st_unlock();
     errno = saved;
 }

@@ -22,6 +22,7 @@ const MaxFlat = 16_000
 type Flat struct {
 	Profile *Resolved
 	Capture string    // capture.directory: absolute
+	Memory  string    // capture.memory: absolute path of the folder where captures have their memory; empty: nowhere
 	Run     string    // run.name
 	World   int       // run.world: expected ranks; 0: not known
 	Start   time.Time // run.start: when the run began; zero: not known
@@ -39,10 +40,10 @@ func (f *Flat) pairs() [][2]string {
 		start = strconv.FormatInt(f.Start.UnixNano(), 10)
 	}
 	pairs := [][2]string{{"name", f.Profile.Name}}
-	run := [][2]string{{"capture.directory", f.Capture}, {"run.name", f.Run}, {"run.world", world},
+	run := [][2]string{{"capture.directory", f.Capture}, {"capture.memory", f.Memory}, {"run.name", f.Run}, {"run.world", world},
 		{"run.start", start}, {"run.control", f.Control}}
 	for _, v := range f.Profile.Values() {
-		if v.Key.FileOnly || v.Key.Name == "record.scratch" { // scratch is in capture.directory already
+		if v.Key.FileOnly || v.Key.Name == "record.scratch" || v.Key.Name == "record.place" { // they are in capture.directory and capture.memory already
 			continue
 		}
 		if run != nil && !strings.HasPrefix(v.Key.Name, "record.") && strings.Contains(v.Key.Name, ".") {

@@ -19,6 +19,7 @@ record.chunk=65536
 record.back_end=auto
 record.nvtx=true
 capture.directory=/home/u/sigmatrace-n1-20260102T030405Z-77/capture
+capture.memory=
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
 run.start=1767323045000000000
@@ -98,7 +99,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 30 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 31 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

@@ -56,6 +56,8 @@ var Keys = []Key{
 		Doc: "Most memory that the recorder holds in one process, its capture included where that lies in memory (tmpfs); never more than a twentieth of the memory limit of the process's control group. Events that would need more are lost like those beyond the budget."},
 	{Name: "record.scratch", Kind: Path, Default: "",
 		Doc: "Existing directory, best node-local, in which captures are written during the run; moved to the run directory afterwards, from all nodes of a Slurm allocation. Empty: the run directory."},
+	{Name: "record.place", Kind: Enum, Default: "auto", Valid: []string{"auto", "memory", "disk"},
+		Doc: "Where records go first. disk: to the capture's file, mapped; a record may then wait for the disk, since the first write to a page of a file waits for the journal. memory: to shared memory (/dev/shm), from where the launcher copies them to the file within a second; it must run on the ranks' host. auto: memory where that is so and there is ample room, else disk."},
 	{Name: "record.chunk", Kind: Size, Default: "65536", Min: 16 << 10, Max: 1 << 20, Power2: true,
 		Doc: "Size of a thread's chunk, the unit of writing."},
 	{Name: "record.back_end", Kind: Enum, Default: "auto", Valid: []string{"auto", "mapped", "written"},

@@ -163,6 +163,7 @@ type Live struct {
 	LostObjects     uint64 // objects that found no place; their events carry object 0
 	LostDefinitions uint64 // definitions that found no room
 	Unplaced        uint64 // calls counted without their object, since the tables had no room
+	Behind          bool   // more of the capture was in memory when the file was last written (FORMAT.md, Captures in memory)
 }
 
 // cString returns the text of a NUL-terminated field.
@@ -265,6 +266,7 @@ func (f *File) readHeader() error {
 		LostObjects:     le.Uint64(buf[2120:]),
 		LostDefinitions: le.Uint64(buf[2128:]),
 		Unplaced:        le.Uint64(buf[2136:]),
+		Behind:          le.Uint32(buf[2144:]) != 0,
 	}
 	return nil
 }

@@ -53,6 +53,9 @@ func (p *printer) header(f *capture.File) {
 	l.text("end_mark", live.EndMark.String())
 	l.number("threads", uint64(live.Threads))
 	l.number("blocks", live.Blocks)
+	if live.Behind {
+		l.text("behind", "more of it is in memory")
+	}
 	l.end()
 	l.begin(2072, "lost")
 	l.number("events", live.LostEvents)

@@ -34,7 +34,7 @@ func TestSanitizers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := filepath.Abs("testdata/thread-sanitizer.supp")
+	suppressions, err := filepath.Abs("testdata/tsan.supp")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,14 +45,14 @@ func TestSanitizers(t *testing.T) {
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
 			for _, s := range sources {
 				switch filepath.Base(s) {
-				case "app.c", "config.c", "crc.c", "file.c", "lookup.c", "memory.c", "object.c", "recorder.c", "select.c", "window.c":
+				case "app.c", "config.c", "crc.c", "file.c", "filesystem.c", "header.c", "lookup.c", "memory.c", "object.c", "recorder.c", "ring.c", "select.c", "window.c", "written.c":
 					args = append(args, s)
 				}
 			}
 			if b, err := exec.Command("gcc", append(args, "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, b)
 			}
-			for _, backEnd := range []string{"mapped", "written"} {
+			for _, backEnd := range []string{"mapped", "written", "memory"} {
 				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}, {"mixed", "6", "300"}, {"marks", "200", "5"}} {
 					children := 6
 					if name == "thread" && c[0] == "mixed" {
@@ -61,9 +61,22 @@ func TestSanitizers(t *testing.T) {
 					if name == "thread" && c[0] == "fork" {
 						continue // the thread sanitizer does not follow a program that starts threads of its own into a child
 					}
-					env, captures := configure(t, t.TempDir(), settings{"record.back_end": backEnd, "record.budget": "4194304", "epoch.interval": "10000000ns"})
-					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions="+known, "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
+					with := settings{"record.back_end": backEnd, "record.budget": "4194304", "epoch.interval": "10000000ns"}
+					end := func() (int, error) { return 0, nil }
+					env, captures := []string(nil), ""
+					if backEnd == "memory" {
+						with["record.back_end"] = "mapped"
+						var folder string
+						env, captures, folder = inMemory(t, 8<<20, with)
+						end = moving(t, folder, captures)
+					} else {
+						env, captures = configure(t, t.TempDir(), with)
+					}
+					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions="+suppressions, "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
 					run(t, env, append([]string{"timeout", "60", client}, c...)...)
+					if left, err := end(); left != 0 || err != nil {
+						t.Errorf("%v: %d captures left in memory, %v", c, left, err)
+					}
 					all := files(t, captures)
 					if len(all) == 0 {
 						t.Errorf("%v: no capture", c)

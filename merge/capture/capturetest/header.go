@@ -74,6 +74,9 @@ func (w *Writer) encodeHeader() []byte {
 	le.PutUint64(b[2120:], l.LostObjects)
 	le.PutUint64(b[2128:], l.LostDefinitions)
 	le.PutUint64(b[2136:], l.Unplaced)
+	if l.Behind {
+		b[2144] = 1
+	}
 	return b
 }
 

@@ -54,7 +54,7 @@ type Spec struct {
 	As      uint32 // user to run as; 0: this one
 }
 
-// BackEnds are the settings of both.
+// BackEnds are the settings of both. With the mapped one, records then go to the disk at once.
 var BackEnds = map[string]string{"mapped": "record.back_end=mapped", "written": "record.back_end=written"}
 
 // Run is one run of the client.
@@ -110,6 +110,9 @@ func (r *Run) begin(traced bool) {
 		}
 		for _, s := range r.spec.Sets {
 			launch = append(launch, "--set", s)
+			if s == BackEnds["mapped"] {
+				launch = append(launch, "--set", "record.place=disk")
+			}
 		}
 		line = slices.Concat(launch, r.spec.Options, []string{"--"}, line)
 	}
@@ -211,6 +214,14 @@ func (r *Run) End() int {
 	r.said = append(r.said, string(rest))
 	r.status = r.wait()
 	return r.status
+}
+
+// KillLauncher kills sigmatrace launch by SIGKILL and leaves the client alone. End then says nothing of the client's status.
+func (r *Run) KillLauncher() {
+	r.t.Helper()
+	if err := r.cmd.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func (r *Run) wait() int {
