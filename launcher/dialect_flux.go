@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,10 +34,14 @@ var fluxSyntax = syntax{
 		" signal t taskmap tasks-per-core tasks-per-node time-limit urgency"),
 }
 
-// fluxRun cuts the words of `flux run` or `flux mini run` off. flux's own options before the subcommand are not looked into.
+// fluxRun cuts the words of `flux run` or `flux mini run` off, with flux's own options, which take no values (flux(1)).
 func fluxRun(argv []string) (front, rest []string, is bool) {
+	at := 1
+	for at < len(argv) && strings.HasPrefix(argv[at], "-") {
+		at++
+	}
 	for _, form := range [][]string{{"run"}, {"mini", "run"}} {
-		if n := 1 + len(form); len(argv) >= n && strings.Join(argv[1:n], " ") == strings.Join(form, " ") {
+		if n := at + len(form); len(argv) >= n && slices.Equal(argv[at:n], form) {
 			return argv[:n:n], argv[n:], true
 		}
 	}

@@ -150,6 +150,7 @@ func TestFlux(t *testing.T) {
 	checkDialect(t, &flux, []dialectCase{
 		{"ranks", "flux run -n 4 -N2 --env=A=1 app --env=x", nil, "flux run -n 4 -N2 --env=A=1 " + e + " app --env=x", nil, 4, "app"},
 		{"older spelling", "flux mini run -n4 app", nil, "flux mini run -n4 " + e + " app", nil, 4, "app"},
+		{"flux's own options", "flux -v --parent run -n4 app", nil, "flux -v --parent run -n4 " + e + " app", nil, 4, "app"},
 		{"one rank", "flux run app", nil, "flux run " + e + " app", nil, 1, "app"},
 		{"ranks a node", "flux run -N 2 --tasks-per-node=3 app", nil, "flux run -N 2 --tasks-per-node=3 " + e + " app", nil, 6, "app"},
 		{"ranks by cores are not known", "flux run --cores=8 --tasks-per-core=1 app", nil, "flux run --cores=8 --tasks-per-core=1 " + e + " app", nil, 0, "app"},
