@@ -213,7 +213,10 @@ func (p *Pairer) ofiCompletion(ev *capture.Event) {
 		return
 	}
 	p.taken(key)
-	if received {
+	switch {
+	case received && flags&fiRemote != 0 && flags&fiRecv == 0:
+		e.op.Role = ops.Local // the peer's write with data took it: no message is one of this receive
+	case received:
 		p.tellReceive(e, ev, format)
 	}
 	p.complete(i, ns, 0, 0)
@@ -227,8 +230,9 @@ func (p *Pairer) tellReceive(e *entry, ev *capture.Event, format uint32) {
 	if format == formatTagged && e.op.Event == catalogue.EventOfiTaggedRecv {
 		e.tag, e.tagKnown = ev.Fields[catalogue.OfiCompletionTag], true
 	}
-	if source := ev.Fields[catalogue.OfiCompletionSource]; source != 0 {
-		owner := p.process.FabricOwner(e.state.object)
+	// Without the capability providers leave the place of the source as it was.
+	owner := p.process.FabricOwner(e.state.object)
+	if source := ev.Fields[catalogue.OfiCompletionSource]; source != 0 && p.process.TellsSources(owner) {
 		e.source = p.identityOf(p.topology.Sender(p.process.Way(owner.ID, source-1)))
 	}
 }

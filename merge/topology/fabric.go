@@ -10,12 +10,13 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 )
 
-// Bits of fi_ep_bind's flags and of an endpoint's mode, as rdma/fabric.h has them.
+// Bits of fi_ep_bind's flags and of an endpoint's capabilities, as rdma/fabric.h has them.
 const (
-	fiRead  = 1 << 8
-	fiWrite = 1 << 9
-	fiRecv  = 1 << 10
-	fiSend  = 1 << 11
+	fiRead   = 1 << 8
+	fiWrite  = 1 << 9
+	fiRecv   = 1 << 10
+	fiSend   = 1 << 11
+	fiSource = 1 << 57
 )
 
 // Address formats of libfabric, and families of socket addresses.
@@ -23,6 +24,7 @@ const (
 	formatSockaddr    = 1
 	formatSockaddrIn  = 2
 	formatSockaddrIn6 = 3
+	formatSockaddrIB  = 4
 	formatString      = 9
 	formatEFA         = 12
 	familyInet        = 2
@@ -35,6 +37,7 @@ const (
 type Fabric struct {
 	Provider  string
 	Connected bool   // one peer
+	sources   bool   // completions tell who sent
 	Parent    uint32 // scalable endpoint of a context
 	Index     uint32 // of a context; of a way, the context that its address names
 	Address   uint64 // of a way: fi_addr_t
@@ -86,6 +89,7 @@ func (p *Process) defineFabric(d *capture.Definition, now int64) *Object {
 		o := fresh(FabricEndpoint, catalogue.DefOfiEndpointObject)
 		o.Fabric.Provider = d.String(catalogue.DefOfiEndpointProvider)
 		o.Fabric.Connected = d.Uint(catalogue.DefOfiEndpointType) == catalogue.OfiEndpointTypeMsg
+		o.Fabric.sources = d.Uint(catalogue.DefOfiEndpointCaps)&fiSource != 0
 		o.Fabric.Parent, o.Fabric.Index = u(catalogue.DefOfiEndpointParent), u(catalogue.DefOfiEndpointIndex)
 		o.Fabric.class, o.Fabric.format = u(catalogue.DefOfiEndpointClass), u(catalogue.DefOfiEndpointAddressFormat)
 		if parent := o.Fabric.Parent; parent != 0 {
@@ -156,6 +160,10 @@ func (p *Process) fabricName(format uint32, b []byte) string {
 	if len(b) == 0 {
 		return ""
 	}
+	// verbs calls the address of an endpoint that takes a connection one of InfiniBand, whatever it is.
+	if format == formatSockaddrIB && len(b) >= 2 && slices.Contains([]uint16{familyInet, familyInet6}, binary.NativeEndian.Uint16(b)) {
+		format = formatSockaddr
+	}
 	switch format {
 	case formatString:
 		if n := bytes.IndexByte(b, 0); n >= 0 {
@@ -217,6 +225,20 @@ func (p *Process) Way(endpoint uint32, address uint64) Ref {
 		}
 	}
 	return found
+}
+
+// TellsSources: completions of an endpoint's receives tell who sent, by its capabilities, or, of a context, by those of what it is part of.
+func (p *Process) TellsSources(endpoint *Object) bool {
+	f := endpoint.Fabric
+	if f == nil {
+		return false
+	}
+	for _, id := range append([]uint32{f.Parent}, p.members[endpoint.ID]...) {
+		if o := p.Objects[id]; o != nil && o.Fabric != nil && o.Fabric.sources {
+			return true
+		}
+	}
+	return f.sources
 }
 
 // FabricOwner returns the endpoint that an endpoint or way of libfabric belongs to.
