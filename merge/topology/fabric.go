@@ -233,12 +233,11 @@ func (p *Process) TellsSources(endpoint *Object) bool {
 	if f == nil {
 		return false
 	}
-	for _, id := range append([]uint32{f.Parent}, p.members[endpoint.ID]...) {
-		if o := p.Objects[id]; o != nil && o.Fabric != nil && o.Fabric.sources {
-			return true
-		}
+	tells := func(id uint32) bool {
+		o := p.Objects[id]
+		return o != nil && o.Fabric != nil && o.Fabric.sources
 	}
-	return f.sources
+	return f.sources || tells(f.Parent) || slices.ContainsFunc(p.members[endpoint.ID], tells)
 }
 
 // FabricOwner returns the endpoint that an endpoint or way of libfabric belongs to.

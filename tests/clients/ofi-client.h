@@ -22,7 +22,7 @@ enum { OUT = 0, IN = 262144, TARGET = 524288, SOURCE = 532480, WORDS = 540672, R
 /* One request: what libfabric gives back as its context. */
 struct request {
 	struct fi_context2 own;
-	int done, error;
+	int done, error, messages;
 	uint64_t flags, data, tag;
 	size_t len;
 };
