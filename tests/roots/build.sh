@@ -19,7 +19,7 @@ flock 9
 
 # Beside the libraries' own programs, a compiler with their headers: the clients and counters that know the truth are built against
 # what they run on. The recorder is not.
-packages=base-files,bash,dash,coreutils,grep,sed,mawk,findutils,util-linux,libc-bin,procps,hostname,netbase
+packages=base-files,bash,dash,coreutils,grep,sed,mawk,findutils,util-linux,libc-bin,procps,hostname,netbase,iproute2
 packages=$packages,gcc,libc6-dev,make,binutils,python3-minimal,libpython3-stdlib
 packages=$packages,rdma-core,ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,libibverbs-dev,librdmacm-dev
 packages=$packages,ucx-utils,libucx-dev,libfabric-bin,libfabric-dev

@@ -110,6 +110,8 @@ var operation = map[string]string{
 	"verbs srq_recv": "verbs recv", "verbs cqe": "verbs completion", "verbs cqe_error": "verbs completion", "verbs other": "",
 	"ucp put": "ucp put", "ucp get": "ucp get", "ucp tag_send": "ucp tag_send", "ucp tag_recv": "ucp tag_recv", "ucp stream_send": "ucp stream_send",
 	"uct put": "uct put", "uct get": "uct get", "uct am_send": "uct am_send", "uct atomic": "uct atomic", "uct flush": "",
+	"ofi send": "ofi send", "ofi recv": "ofi recv", "ofi tagged_send": "ofi tagged_send", "ofi tagged_recv": "ofi tagged_recv",
+	"ofi write": "ofi write", "ofi read": "ofi read", "ofi atomic": "ofi atomic", "ofi completion": "ofi completion",
 	"ucp stream_recv": "", "ucp am_send": "ucp am_send", "ucp atomic": "ucp atomic", "ucp flush": "ucp flush",
 }
 
@@ -157,8 +159,8 @@ func (r *result) operations() totals {
 		}
 	}
 	for layer, n := range r.info.Completions {
-		if layer == "verbs" { // nothing counts UCP's beside us
-			sum.add("verbs completion", n, 0)
+		if layer == "verbs" || layer == "ofi" { // nothing counts the others beside us
+			sum.add(layer+" completion", n, 0)
 		}
 	}
 	return sum
@@ -200,6 +202,7 @@ func (r *result) likeCounters(processes int) totals {
 	}
 	for who, want := range counted {
 		delete(want, "verbs completion")
+		delete(want, "ofi completion")
 		same(r.T, "the matrix's "+who, perProcess[who], want)
 		delete(perProcess, who)
 	}
@@ -211,32 +214,55 @@ func (r *result) likeCounters(processes int) totals {
 
 // messages is what is known of a program's messages.
 type messages struct {
-	matched  bool  // nothing was lost: each was put together with its receive
-	unpolled int64 // so many at most were received and never polled for, as the program ends
-	unsure   bool  // some may belong to a neighbour
+	matched   bool  // nothing was lost: each was put together with its receive
+	unpolled  int64 // so many at most, at layer verbs, were received and never polled for, as the program ends
+	unsure    bool  // some, at layer verbs, may belong to a neighbour
+	cancelled int64 // receives of libfabric that the program took back
+	shared    int64 // so many messages of libfabric at most went into the buffer of the message before them
+	taken     bool  // libfabric's writes with data, verbs' write_imm, take a receive each
 }
 
-// everySendMatched: each message was put together with its receive, and what receives are left over never had a message.
+// everySendMatched: at each layer, each message was put together with its receive, and what receives are left over never had a message.
 func (r *result) everySendMatched(m messages) {
 	r.Helper()
-	o := r.operations()
-	sends := int64(o["verbs send"].Count + o["verbs write_imm"].Count + o["ucp tag_send"].Count)
-	posted := int64(o["verbs recv"].Count + o["ucp tag_recv"].Count)
-	f := r.info.Flows
-	unpolled := sends - f.Matched
-	if unpolled < 0 || unpolled > m.unpolled || sends == 0 || (f.Ambiguous != 0 && !m.unsure) {
-		r.Errorf("%d messages matched, %d of them not surely; %d were sent", f.Matched, f.Ambiguous, sends)
-	}
-	var causes, left int64
-	for cause, n := range f.Unmatched {
-		if cause != "unfinished" && (cause != "no receive recorded" || n > unpolled) {
-			r.Errorf("unmatched %v", f.Unmatched)
+	o, total := r.operations(), int64(0)
+	for layer, names := range map[string][2][]string{
+		"verbs": {{"send", "write_imm"}, {"recv"}}, "ucp": {{"tag_send"}, {"tag_recv"}}, "ofi": {{"send", "tagged_send"}, {"recv", "tagged_recv"}},
+	} {
+		var sends, posted int64
+		for i, sum := range []*int64{&sends, &posted} {
+			for _, name := range names[i] {
+				*sum += int64(o[layer+" "+name].Count)
+			}
 		}
-		causes += n
+		f, m := r.info.Flows.Layers[layer], m
+		if layer != "verbs" {
+			m.unpolled, m.unsure = 0, false
+		}
+		if layer != "ofi" {
+			m.cancelled, m.shared = 0, 0
+		} else if m.taken {
+			posted -= int64(o["verbs write_imm"].Count)
+		}
+		unpolled := sends - f.Matched
+		if unpolled < 0 || unpolled > m.unpolled || (f.Ambiguous != 0 && !m.unsure) {
+			r.Errorf("layer %s: %d messages matched, %d of them not surely; %d were sent", layer, f.Matched, f.Ambiguous, sends)
+		}
+		var causes int64
+		for cause, n := range f.Unmatched {
+			if cause != "unfinished" && (cause != "no receive recorded" || n > unpolled) && (cause != "error" || n != m.cancelled) {
+				r.Errorf("layer %s: unmatched %v", layer, f.Unmatched)
+			}
+			causes += n
+		}
+		// What was not polled for is missing on both sides: as a send, and as a receive that was not seen to end.
+		if left := posted - f.Matched; causes < left || causes > left+unpolled+m.shared {
+			r.Errorf("layer %s: unmatched %v: %d receives were posted, %d messages matched of %d", layer, f.Unmatched, posted, f.Matched, sends)
+		}
+		total += sends
 	}
-	// What was not polled for is missing on both sides: as a send, and as a receive that was not seen to end.
-	if left = posted - f.Matched; causes < left || causes > left+unpolled {
-		r.Errorf("unmatched %v: %d receives were posted, %d messages matched of %d", f.Unmatched, posted, f.Matched, sends)
+	if total == 0 {
+		r.Error("no messages")
 	}
 }
 
@@ -378,14 +404,14 @@ func (r *result) importsCleanly() string {
 }
 
 // sentLikeCounted: the tests' own clients say of themselves what the counters saw, name by name.
-func (r *result) sentLikeCounted(clients int) {
+func (r *result) sentLikeCounted(clients int, layer string) {
 	r.Helper()
 	names, err := filepath.Glob(filepath.Join(r.dir, "sent.*"))
 	if err != nil || len(names) != clients {
 		r.Fatalf("%d clients told what they sent, want %d (%v)", len(names), clients, err)
 	}
 	for _, path := range names {
-		counter := "count." + strings.Join(strings.Split(filepath.Base(path), ".")[1:], ".verbs.")
+		counter := "count." + strings.Join(strings.Split(filepath.Base(path), ".")[1:], "."+layer+".")
 		var own, seen map[string]tally
 		r.read(filepath.Base(path), &own)
 		r.read(counter, &seen)

@@ -9,8 +9,8 @@ import (
 
 // UCX puts its messages on rc_verbs: the lane's transport and device are in the matrix, each with its peer, which the UCP endpoint tells.
 func TestLanesOnTheDevice(t *testing.T) {
-	for _, script := range []string{"one", "two"} {
-		for _, name := range []string{"ucx", "mpi"} {
+	for script, names := range map[string][]string{"one": {"ucx", "mpi"}, "two": {"ucx", "mpi"}, "debian13": {"mpi", "three"}} {
+		for _, name := range names {
 			t.Run(script+"-"+name, func(t *testing.T) {
 				r := load(t, script, name)
 				l := r.matrix.Layers["uct"]

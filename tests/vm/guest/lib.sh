@@ -11,7 +11,14 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 B=/tmp/build OUT=$RIG_out DEV=rxe0 GID=1
 export B OUT DEV GID
 mkdir $B
-cp -r "$RIG_build"/{bin,lib,tests} $B/
+cp -r "$RIG_build"/{bin,lib} $B/
+if [ -d /tests/tests ]; then # a root of tests/roots: clients and counters built in it
+	cp -r /tests/tests $B/
+	ln -s mpi-app-openmpi $B/tests/mpi-app
+	ln -s mpirun.openmpi /usr/bin/mpirun
+else
+	cp -r "$RIG_build/tests" $B/
+fi
 bad=0
 
 # test_ok NAME, test_fail NAME WHY: the markers that the host counts.
@@ -76,10 +83,10 @@ serve_and_call() {
 # What a run leaves in OUT/NAME: run/, the run directory; count.HOST.LAYER.PID, what the counters beside the recorder saw; sent.HOST.PID,
 # what the tests' own clients say of themselves; log.HOST; qps.HOST, where watch_qps was told to look.
 #
-# preloads LAYER...: the value of LD_PRELOAD for the tests' counters of these layers, ucp, uct and verbs.
+# preloads LAYER...: the value of LD_PRELOAD for the tests' counters of these layers, ucp, uct, verbs and ofi.
 preloads() { local l; for l in "$@"; do printf '%s' "$B/tests/count-$l.so:"; done; }
 # providers LAYER...: those that record these layers, in a list with commas. uct comes with ucp.
-providers() { sed 's/ucp/ucx/; s/ uct//; s/verbs/ibverbs/; s/ /,/' <<<"$*"; }
+providers() { sed 's/ucp/ucx/; s/ uct//; s/verbs/ibverbs/; s/ofi/libfabric/; s/ /,/g' <<<"$*"; }
 # launch NAME MODE LAYERS ARGS... -- COMMAND...: records COMMAND, with a counter for each layer beside the recorder. Merged on the host only,
 # but with MERGE empty here as well.
 launch() {
@@ -104,6 +111,12 @@ ran() {
 	cat "$OUT/$name/log.$RIG_host"
 	test_fail "run-$name" "exit status $rc of: $*"
 }
+# pair NAME MODE PORT LAYERS SERVER CLIENT: both in one run, the captures written to memory and brought to the run by the launcher.
+pair() { ran "$1" launch "$1" "$2" "$4" --set record.scratch=/tmp/scratch -- bash -c 'serve_and_call "$@"' pair "$1" "$3" 100 "$5" "$6"; }
+# alone NAME MODE LAYERS COMMAND...
+alone() { ran "$1" launch "$1" "$2" "$3" -- "${@:4}"; }
+mkdir /tmp/scratch
+
 # watch_qps NAME N: until the kernel knows N queue pairs of programs that are connected, all at once, in the background: OUT/NAME/qps.HOST
 # is then what it says of them, one a line: QPN REMOTE-QPN STATE PID COMMAND. A queue pair that only
 # receives stays RTR. The watch goes before programs, which poll without a pause, and ends
@@ -124,14 +137,20 @@ watch_qps() {
 }
 see='' watcher=''
 
-# mpi_command HOW: sets the array mpi to the beginning of a command line for Open MPI over UCX over soft-RoCE, two ranks; HOW isolated:
-# both on this machine, rsh: by a remote shell.
+# mpi_command: sets the array mpi to the beginning of a command line for Open MPI over UCX over soft-RoCE, two ranks.
 mpi_command() {
-	mpi=(mpirun -np 2 --allow-run-as-root --oversubscribe --mca plm "$1" --mca pml ucx --mca btl ^openib
+	mpi=(mpirun -np 2 --allow-run-as-root --oversubscribe --mca pml ucx --mca btl ^openib
 		--mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS -x UCX_NET_DEVICES -x UCX_IB_GID_INDEX -x COUNT_OUT -x SENT_OUT)
+}
+# mpi_over_ofi: the same over libfabric.
+mpi_over_ofi() {
+	mpi_command
+	mpi=("${mpi[@]/%ucx/cm}" --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' -x FI_UNIVERSE_SIZE)
 }
 # UCX's UD, which also sets RC up, gets nothing through soft-RoCE with an IPv4 GID.
 export UCX_NET_DEVICES=$DEV:1 UCX_IB_GID_INDEX=0 UCX_TLS=rc_v
+# libfabric's RDM over verbs asks for completion queues larger than soft-RoCE has, unless the job is said to be small.
+export FI_UNIVERSE_SIZE=16
 
 ip link set lo up
 case $RIG_host in
@@ -157,3 +176,17 @@ if [ $ROLE != one ]; then
 	wait_until 60 ping -c1 -W1 $PEER >/dev/null || { echo "$PEER does not answer"; exit 1; }
 fi
 export -f wait_until port_listens meet serve_and_call
+
+# libfabric: verbs itself and the layer above it, by programs of others and by the tests' own, in which every operation has every form.
+libfabric() {
+	local args
+	args="-p verbs -e msg -I 100 -S 64"
+	pair fi_pingpong-msg full 47592 "verbs ofi" "fi_pingpong $args" "fi_pingpong $args $ME"
+	args="-p 'verbs;ofi_rxm' -e rdm -I 100 -S 64"
+	pair fi_pingpong-rxm full 47592 "verbs ofi" "fi_pingpong $args" "fi_pingpong $args $ME"
+	export OFI_NODE=$ME
+	alone ofi-msg full "verbs ofi" "$B/tests/ofi-client" -p verbs -e msg -s 3
+	alone ofi-rxm full "verbs ofi" "$B/tests/ofi-client" -p 'verbs;ofi_rxm' -s 4
+	mpi_over_ofi
+	ran mpi-ofi launch mpi-ofi full "verbs ofi" -- "${mpi[@]}" "$B/tests/mpi-app" -n 2
+}

@@ -1,17 +1,11 @@
 #!/bin/bash
 # Unmodified programs over the kernel's soft-RoCE and Debian's own libraries, launched with recording; tests/vm/check holds what was
 # recorded against the counters beside it and against the kernel.
-# rig: tests=16 limit=600
+# rig: tests=21 limit=900
 . "$(dirname "$0")/lib.sh" || exit 1
 
 # What the kernel says of the device.
 cat /sys/class/infiniband/$DEV/ports/1/gids/* >"$OUT/gids" 2>/dev/null
-
-# pair NAME MODE PORT LAYERS SERVER CLIENT: both in one run, the captures written to memory and brought to the run by the launcher.
-pair() { ran "$1" launch "$1" "$2" "$4" --set record.scratch=/tmp/scratch -- bash -c 'serve_and_call "$@"' pair "$1" "$3" 100 "$5" "$6"; }
-# alone NAME MODE COMMAND...
-alone() { ran "$1" launch "$1" "$2" verbs -- "${@:3}"; }
-mkdir /tmp/scratch
 
 # Merged here as well. Without -F perftest fails where the rate of the processor's clock cannot be measured well, as on a busy host.
 args="-F -d $DEV -x $GID -s 4096 -n 500"
@@ -31,18 +25,19 @@ pair peers full 18600 verbs "$B/tests/peer-client $args" "$B/tests/peer-client $
 pair datagrams-cm full 7174 verbs "udaddy" "udaddy -s $ME"
 pair sockets full 7471 verbs "rstream -S 4096 -C 50 -I 2" "rstream -S 4096 -C 50 -I 2 -s $ME"
 client=("$B/tests/verbs-client" -d $DEV -g $GID -n 5)
-alone client-aggregate aggregate "${client[@]}"
-alone client-simple simple "${client[@]}"
-alone client-full full "${client[@]}" -m post,chain,srq,ud,event,rejected
-alone client-wr full "${client[@]}" -m wr,ex
+alone client-aggregate aggregate verbs "${client[@]}"
+alone client-simple simple verbs "${client[@]}"
+alone client-full full verbs "${client[@]}" -m post,chain,srq,ud,event,rejected
+alone client-wr full verbs "${client[@]}" -m wr,ex
 # What it looks up itself comes from the first preload that answers: the counter has to be that, else it would see nothing.
-alone dlvsym full bash -c "LD_PRELOAD=$B/tests/count-verbs.so:\$LD_PRELOAD exec $B/tests/dlv-client -d $DEV -g $GID"
+alone dlvsym full verbs bash -c "LD_PRELOAD=$B/tests/count-verbs.so:\$LD_PRELOAD exec $B/tests/dlv-client -d $DEV -g $GID"
 
 args="-t tag_lat -s 1024 -n 200 -w 20"
 watch_qps ucx 2
 pair ucx full 13337 "ucp uct verbs" "ucx_perftest $args" "ucx_perftest $args 127.0.0.1"
 export UCX_TLS=rc_v,self
-mpi_command isolated
+mpi_command
 ran mpi launch mpi full "ucp uct verbs" -- "${mpi[@]}" "$B/tests/mpi-app" -n 2
 check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
+libfabric
 finish

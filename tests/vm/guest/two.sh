@@ -27,7 +27,6 @@ b_clock() {
 	[ $ROLE = a ] || date -s "@$(($(cat "$OUT/clock.$1") + $2))" >/dev/null
 }
 both_pingpong() { both "$1" verbs 18515 "ibv_rc_pingpong -d $DEV -g $GID -n 100" "ibv_rc_pingpong -d $DEV -g $GID -n 100 $PEER"; }
-mkdir /tmp/scratch
 
 args="-F -d $DEV -x $GID -s 65536 -n 200"
 watch_qps write_bw 1
@@ -45,10 +44,10 @@ SCRATCH=/tmp/scratch both_pingpong collected
 # Open MPI reaches the other machine by a remote shell, for which remote.sh stands.
 export UCX_TLS=rc_v,self
 if [ $ROLE = a ]; then
-	mpi_command rsh
+	mpi_command
 	# Each machine's counters have names of their own, whatever mpirun passes on.
 	rank="COUNT_OUT=$OUT/mpi/count.\$(hostname) SENT_OUT=$OUT/mpi/sent.\$(hostname) exec $B/tests/mpi-app -n 2"
-	ran mpi launch mpi full "ucp uct verbs" -- "${mpi[@]}" --mca plm_rsh_agent "$RIG_repo/tests/vm/guest/remote.sh" \
+	ran mpi launch mpi full "ucp uct verbs" -- "${mpi[@]}" --mca plm rsh --mca plm_rsh_agent "$RIG_repo/tests/vm/guest/remote.sh" \
 		--mca oob_tcp_if_include 10.9.0.0/24 --host vma:1,vmb:1 bash -c "$rank"
 	check mpi-verified 5 grep -q '^mpi-app ok 2 2' "$OUT/mpi/log.$RIG_host"
 	: >"$OUT/remote.end"
