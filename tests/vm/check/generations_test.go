@@ -27,6 +27,18 @@ func TestDebian13(t *testing.T) {
 	}...))
 }
 
+// rdma-core 33, whose rxe has no ibv_wr_*.
+func TestDebian11(t *testing.T) {
+	allOf(t, "debian11", []program{
+		{"write_bw", "full", 2, totals{"verbs write": {500, 2048000}, "verbs completion": {5, 0}}, messages{}},
+		{"rc_pingpong", "full", 2, totals{"verbs send": {1000, 4096000}, "verbs completion": {2000, 0}}, messages{matched: true}},
+		{"peers", "full", 2, twice(peerClient(20)), messages{matched: true}},
+		{"client-full", "full", 1, nil, messages{matched: true}},
+		{"dlvsym", "full", 1, totals{"verbs write": {200, 409600}, "verbs completion": {200, 0}}, messages{}},
+	})
+	clientsOf(t, "debian11", map[string]int{"peers": 2, "client-full": 1}, "verbs")
+}
+
 func TestClientsDebian13(t *testing.T) {
 	clientsOf(t, "debian13", map[string]int{"peers": 2, "client-full": 1, "client-wr": 1}, "verbs")
 	clientsOf(t, "debian13", map[string]int{"ofi-msg": 2, "ofi-rxm": 2}, "ofi")
@@ -48,12 +60,17 @@ func TestTraceDebian13(t *testing.T) {
 	}
 }
 
-// The machine's libraries are those that it is there for: rdma-core 56, libfabric 2.1, UCX 1.18, Open MPI 5.0; and the captures say so.
-func TestLibrariesDebian13(t *testing.T) {
-	files := strings.Fields(string(exists(t, build("vm", "out", "debian13", "libraries"))))
-	for _, want := range []string{"libibverbs.so.1.14.56.", "librdmacm.so.1.3.56.", "libmpi.so.40.40."} {
-		if !slices.ContainsFunc(files, func(f string) bool { return strings.HasPrefix(f, want) }) {
-			t.Errorf("no %s* among %v", want, files)
+// The machines' libraries are those that they are there for: rdma-core 33, then 56, libfabric 2.1, UCX 1.18, Open MPI 5.0; and the captures say so.
+func TestLibraries(t *testing.T) {
+	for script, libraries := range map[string][]string{
+		"debian11": {"libibverbs.so.1.11.33.", "librdmacm.so.1.3.33."},
+		"debian13": {"libibverbs.so.1.14.56.", "librdmacm.so.1.3.56.", "libmpi.so.40.40."},
+	} {
+		files := strings.Fields(string(exists(t, build("vm", "out", script, "libraries"))))
+		for _, want := range libraries {
+			if !slices.ContainsFunc(files, func(f string) bool { return strings.HasPrefix(f, want) }) {
+				t.Errorf("%s: no %s* among %v", script, want, files)
+			}
 		}
 	}
 	told := 0
