@@ -49,7 +49,7 @@ func TestPeersDebian13(t *testing.T) { load(t, "debian13", "rc_pingpong").peersA
 
 // "three" has all providers in one process.
 func TestRanksDebian13(t *testing.T) {
-	for name, layers := range map[string][]string{"mpi": {"ucp", "uct", "verbs"}, "mpi-ofi": {"ofi", "verbs"}, "three": {"ucp", "uct", "verbs", "ofi"}} {
+	for name, layers := range map[string][]string{"mpi": {"ucp", "uct", "verbs"}, "mpi-ofi": {"ofi", "verbs"}, "three": {"ofi", "ucp", "uct", "verbs"}} {
 		t.Run(name, func(t *testing.T) { ranksOf(load(t, "debian13", name), layers, "rig", "rig") })
 	}
 }
