@@ -141,11 +141,23 @@ static int windowed(void)
     return c->closed || c->delay || c->duration || c->max_events;
 }
 
-/* Whether the window is to be open at a time; *since: the edge that made it so, *cause: what that was. */
-static uint32_t wanted(const struct st_watch *w, uint64_t now, uint64_t *since, unsigned *cause)
+/* When the run began, by this process's CLOCK_MONOTONIC, which no step of the wall clock moves. Where the launcher's clock is another one,
+ * the wall clock says once how long before the process that was: not in the future, whatever it says. */
+static int64_t run_began(void)
 {
     const struct st_config *c = &st_config;
-    uint64_t opens = c->start + c->delay, closes = c->duration ? opens + c->duration : ~0ull;
+    char name[sizeof c->clock];
+    st_clock_name(name, sizeof name);
+    if (*name && !strcmp(name, c->clock))
+        return c->start_monotonic;
+    int64_t passed = (int64_t)(c->loaded_realtime - c->start);
+    return (int64_t)c->loaded_monotonic - (passed > 0 ? passed : 0);
+}
+
+/* Whether the window is to be open at a time, by both clocks; *since: the edge that made it so, by the wall clock, *cause: what that was. */
+static uint32_t wanted(const struct st_watch *w, uint64_t monotonic, uint64_t now, uint64_t *since, unsigned *cause)
+{
+    const struct st_config *c = &st_config;
     *cause = ST_WINDOW_CAUSE_PROFILE;
     *since = now;
     if (w->exhausted) {
@@ -157,14 +169,14 @@ static uint32_t wanted(const struct st_watch *w, uint64_t now, uint64_t *since, 
         *since = w->command_time;
         return w->command == 1;
     }
-    if (c->closed || !c->start)
+    if (c->closed || !c->start || (!c->delay && !c->duration))
         return !c->closed;
-    if (!c->delay && !c->duration)
-        return 1; /* a wall clock that was set back is no reason to close */
-    if (now < opens)
+    int64_t passed = (int64_t)monotonic - w->began - (int64_t)c->delay; /* since it is to open */
+    if (passed < 0)
         return 0;
-    *since = now < closes ? opens : closes;
-    return now < closes;
+    uint32_t open = !c->duration || passed < (int64_t)c->duration;
+    *since = now - (uint64_t)passed + (open ? 0 : c->duration);
+    return open;
 }
 
 static void name_window(const struct st_watch *w, uint32_t open, char *name, size_t size)
@@ -218,8 +230,9 @@ void st_watch_begin(void)
     memset(w, 0, sizeof *w);
     if (controlled)
         read_control(w);
-    w->control_looked = st_monotonic();
-    w->open = wanted(w, now, &since, &cause);
+    uint64_t monotonic = w->control_looked = st_monotonic();
+    w->began = c->delay || c->duration ? run_began() : 0;
+    w->open = wanted(w, monotonic, now, &since, &cause);
     st_mode = w->open ? c->mode : ST_AGGREGATE;
     w->needed = controlled || windowed() || c->interval;
     w->edge = c->interval ? now - now % c->interval + c->interval : ~0ull;
@@ -269,10 +282,10 @@ void st_watch(struct st_thread *t, uint64_t monotonic)
         w->exhausted = 1;
     uint64_t now = st_realtime(), since;
     unsigned cause;
-    uint32_t open = wanted(w, now, &since, &cause);
+    uint32_t open = wanted(w, monotonic, now, &since, &cause);
     if (open != w->open)
         set_window(open, cause, since);
-    if (now >= w->edge) {
+    if (now >= w->edge || (c->interval && now < w->edge - c->interval)) { /* the latter where the wall clock was set back */
         uint64_t edge = now - now % c->interval;
         w->edge = edge + c->interval;
         use_epoch(number_of(ST_EPOCH_KIND_INTERVAL, "", edge));

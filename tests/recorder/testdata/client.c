@@ -237,6 +237,15 @@ int main(int argc, char **argv)
         burst(count, a);
     } else if (!strcmp(what, "paced")) {
         paced((unsigned)a, b);
+    } else if (!strcmp(what, "paced_child")) { /* makes its first call in a child, after c ms */
+        usleep((useconds_t)(argc > 4 ? strtoul(argv[4], NULL, 0) : 0) * 1000);
+        if (!fork()) {
+            paced((unsigned)a, b);
+            exit(0);
+        }
+        int status;
+        wait(&status);
+        return status != 0;
     } else if (!strcmp(what, "marks")) {
         marks(a, b);
     } else if (!strcmp(what, "fsize")) { /* a file size limit must not become a signal */
