@@ -189,7 +189,8 @@ static void name_window(const struct st_watch *w, uint32_t open, char *name, siz
         snprintf(name, size, "window");
 }
 
-static uint64_t records(struct st_process *p)
+/* Threads count their own, with plain stores; a little more or less does not matter. */
+__attribute__((no_sanitize("thread"))) static uint64_t records(struct st_process *p)
 {
     uint64_t n = 0;
     for (struct st_thread *t = threads(p); t; t = t->all)
@@ -203,7 +204,7 @@ static void set_window(uint32_t open, unsigned cause, uint64_t since)
     struct st_process *p = st_process;
     struct st_watch *w = &p->watch;
     char name[64];
-    w->open = open;
+    __atomic_store_n(&w->open, open, __ATOMIC_RELAXED);
     if (!open)
         __atomic_store_n(&st_mode, ST_AGGREGATE, __ATOMIC_RELAXED);
     st_def_window(open, cause, since, w->command_number);
@@ -255,9 +256,10 @@ static void pace(struct st_process *p, struct st_thread *t, uint64_t now)
     uint64_t passed = t->looked ? now - t->looked : 0, after = t->look_after ? t->look_after : ST_LOOK;
     if (t->looked)
         after = passed ? after * LOOK_NS / passed : ST_LOOK;
-    if (st_config.max_events && p->watch.open) {
+    if (st_config.max_events && __atomic_load_n(&p->watch.open, __ATOMIC_RELAXED)) {
         uint64_t had = records(p), left = had < st_config.max_events ? st_config.max_events - had : 1;
-        left /= p->next_thread ? p->next_thread : 1;
+        uint32_t started = __atomic_load_n(&p->next_thread, __ATOMIC_RELAXED);
+        left /= started ? started : 1;
         after = after < left ? after : left;
     }
     t->looked = now;

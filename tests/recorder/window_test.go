@@ -1,11 +1,14 @@
 package recorder
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/profiles"
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
 )
@@ -196,5 +200,131 @@ func TestF60IntervalsFollowTheWallClockBack(t *testing.T) {
 	}
 	if before == 0 || after == 0 {
 		t.Errorf("%d counted in intervals before the step, %d after it", before, after)
+	}
+}
+
+// numbers holds that every recorded request of client.c's paced() has its number, by the counters at the begin of each chunk and by the
+// address that says it unless they are alike, and that no number is beyond what was counted. It returns how many requests were recorded
+// and counted, and the numbers of the last of each object, added up.
+func numbers(t *testing.T, f *capture.File, alike bool) (recorded, total, last uint64) {
+	t.Helper()
+	counted, at := map[uint64]uint64{}, map[uint64]uint64{} // by object
+	if err := f.Aggregates(func(a *capture.Aggregate) error {
+		counted[uint64(a.Object)] += a.Count
+		total += a.Count
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, chunk := range f.Chunks() {
+		var dec capture.Decoder
+		dec.Reset(f, &chunk, catalogue.Default)
+		known := map[uint64]bool{}
+		for {
+			var ev capture.Event
+			ok, err := dec.Next(&ev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			object := ev.Fields[0]
+			switch {
+			case ev.Form == capture.FormCounters:
+				n := ev.Fields[capture.CountersPosted]
+				if n < at[object] {
+					t.Errorf("object %d: counters go back from %d to %d", object, at[object], n)
+				}
+				at[object], known[object] = n, true
+			case ev.ID == catalogue.EventUcpPut:
+				if !known[object] {
+					t.Errorf("a chunk begins without the counters of object %d", object)
+				}
+				if n := ev.Fields[catalogue.UcpRequestRemoteAddress] / 8; n != at[object] && !alike {
+					t.Fatalf("object %d: request %d comes as number %d", object, n, at[object])
+				}
+				at[object]++
+				recorded++
+			}
+		}
+	}
+	for object, n := range at {
+		last += n
+		if n > counted[object] {
+			t.Errorf("object %d: the last request is number %d of %d", object, n, counted[object])
+		}
+	}
+	return recorded, total, last
+}
+
+// toggled starts a client whose window begins closed, opens and closes it by commands, so many, in turn, each when the one before has been
+// noticed, and ends the client.
+func toggled(t *testing.T, commands int, s settings, environ []string, argv ...string) (captures string) {
+	t.Helper()
+	d, err := rundir.Create(filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s["window.start"], s["run.control"] = "closed", d.ControlPath()
+	env, captures := configure(t, d.Path(), s)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(env, environ...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	first := filepath.Join(captures, "*", fmt.Sprintf("%d.*.capture", cmd.Process.Pid))
+	noticed := func() (n int) {
+		names, _ := filepath.Glob(first)
+		for _, name := range names {
+			if f, err := capture.Open(name); err == nil { // it may be in the making
+				definitions(t, f, catalogue.DefWindow, func(*capture.Definition) { n++ })
+				f.Close()
+			}
+		}
+		return n
+	}
+	for i := range commands + 1 {
+		for noticed() <= i && ctx.Err() == nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond)
+		if i == commands {
+			break
+		}
+		if _, changed, err := d.Command([]string{rundir.WindowStart, rundir.WindowStop}[i%2], time.Now()); err != nil || !changed {
+			t.Fatal(changed, err)
+		}
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %v\n%s", argv, err, out.String())
+	}
+	return captures
+}
+
+// Windows opened and closed while a thread records: the counters at the begin of each say how many requests there had been, so that every
+// recorded request has its number, and the tables have all of them. Nor does a request that is just what its predecessor lets expect, for
+// which there is a shorter way, go into the chunk that was open before.
+func TestWindowsKeepNumbers(t *testing.T) {
+	client := build(t)
+	for _, c := range []struct{ backEnd, client string }{{"mapped", "paced"}, {"written", "paced"}, {"mapped", "paced_alike"}, {"written", "paced_alike"}} {
+		t.Run(c.client+" "+c.backEnd, func(t *testing.T) {
+			t.Parallel()
+			f := files(t, toggled(t, 3, settings{"record.back_end": c.backEnd}, nil, client, c.client, "20", "100000"))[0]
+			var opened []bool
+			definitions(t, f, catalogue.DefWindow, func(d *capture.Definition) { opened = append(opened, d.Uint(catalogue.DefWindowOpen) != 0) })
+			if !slices.Equal(opened, []bool{false, true, false, true}) {
+				t.Errorf("windows: %v", opened)
+			}
+			// The last window is open to the end.
+			if recorded, total, last := numbers(t, f, c.client == "paced_alike"); recorded == 0 || recorded >= total || last != total {
+				t.Errorf("%d recorded of %d, the last is number %d", recorded, total, last)
+			}
+		})
 	}
 }
