@@ -208,6 +208,7 @@ static void find_job(void)
     static const char *const names[] = {
         "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID",
         "SLURM_PROCID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
+        "TORCHELASTIC_RUN_ID", "MASTER_PORT",
     };
     size_t used = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

@@ -145,7 +145,9 @@ func TestWindowsBeginAfresh(t *testing.T) {
 		h.Window, h.Flags = window, flags
 		return h
 	}
-	send := func(n uint64, window uint32, flags ops.Flag) match.Half { return in(half(match.Send, match.Rank, n, 8), window, flags) }
+	send := func(n uint64, window uint32, flags ops.Flag) match.Half {
+		return in(half(match.Send, match.Rank, n, 8), window, flags)
+	}
 	receive := func(n uint64, window uint32, flags ops.Flag) match.Half {
 		return in(half(match.Receive, match.Rank, n, 8), window, flags)
 	}
