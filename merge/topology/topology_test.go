@@ -28,7 +28,7 @@ func TestF75ConnectByAddress(t *testing.T) {
 	for name, path := range map[string]func(n byte) Path{"gid": byGID, "lid": func(n byte) Path { return Path{LID: uint32(n)} }} {
 		a, b, c := machine(0, "a", 1, 1), machine(1, "b", 2, 2), machine(2, "c", 3, 3)
 		qa := a.queuePair(5, 17, TypeRC, path(3), to(18))
-		qb := b.queuePair(5, 18, TypeRC, path(1), to(99)) // the same number, and leads to another
+		qb := b.queuePair(5, 18, TypeRC, path(1), to(17)) // the same number, and leads to a as well, which does not lead to it
 		qc := c.queuePair(5, 18, TypeRC, path(1), to(17))
 		m := Connect([]*Process{a, b, c})
 		if qa.Connections[0].Peer != ref(2, 5) || qc.Connections[0].Peer != ref(0, 5) || qb.Connections[0].Peer != (Ref{}) {
