@@ -79,6 +79,9 @@ func TestPrograms(t *testing.T) {
 	}
 	for _, p := range programs {
 		args := strings.Fields(p.args)
+		if strings.HasPrefix(args[0], "ib_") { // perftest ends with 1 where load keeps it from measuring the CPU's frequency, unless told not to care
+			args = append(args, "-F")
+		}
 		t.Run(p.name, func(t *testing.T) {
 			need(t, args[0])
 			for _, mode := range modes {
