@@ -9,11 +9,37 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/match"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
+
+// windows counts the changes of the window that all processes have noticed so far.
+func (r *run) windows() (n int) {
+	r.t.Helper()
+	names, err := filepath.Glob(filepath.Join(r.path, "capture", "*", "*"+capture.Extension))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, name := range names {
+		f, err := capture.Open(name)
+		if err != nil {
+			continue // it is in the making
+		}
+		if err := f.Definitions(catalogue.Default, func(d *capture.Definition) error {
+			if d.ID == catalogue.DefWindow {
+				n++
+			}
+			return nil
+		}); err != nil {
+			r.t.Error(err)
+		}
+		f.Close()
+	}
+	return n
+}
 
 // A stream of tagged messages of a real MPI program, each with a place in memory that says its number, under a window that is closed and
 // opened again. Messages of the first window are matched, and said to be sure; those of the second have numbers that nobody knows, so none of
@@ -21,7 +47,8 @@ import (
 func TestTagsAroundAWindow(t *testing.T) {
 	notQuick(t)
 	r := newRun(t, spec{mode: "full", providers: "ucx", env: transports["shm"], options: []string{"--set", "ucx.level=ucp"}})
-	cmd := r.command(r.mpirun(2, built(t, "tests/mpi-app"), "-n", "1", "-s", "6000")...)
+	end := filepath.Join(r.dir, "end")
+	cmd := r.command(r.mpirun(2, built(t, "tests/mpi-app"), "-n", "1", "-s", end)...)
 	out, err := os.Create(filepath.Join(r.dir, "output"))
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +67,15 @@ func TestTagsAroundAWindow(t *testing.T) {
 	}
 	at := regexp.MustCompile(`numbered (\d) (\d+)`)
 	await(t, "the ranks' messages", func() bool { return len(at.FindAllString(output(), -1)) == 2 })
-	for _, word := range []string{"stop", "start"} {
-		time.Sleep(1500 * time.Millisecond)
+	for i, word := range []string{"stop", "start"} {
 		if _, errs, status := execute(t, sigmatrace(t, "window", word, r.path)); status != 0 {
 			t.Fatalf("window %s ended with %d: %s", word, status, errs)
 		}
+		await(t, "the ranks to notice", func() bool { return r.windows() == 2*(i+1) })
+		time.Sleep(500 * time.Millisecond)
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, output())
