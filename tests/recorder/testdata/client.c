@@ -204,7 +204,8 @@ static int paced_threads(uint64_t n, uint64_t ms, int children)
             paced(20, 40);
             exit(0);
         }
-        waitpid(pid, &status, 0);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            ;
         bad |= status;
     }
     for (uint64_t i = 0; i < n; i++)
