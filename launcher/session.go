@@ -112,7 +112,7 @@ func (s *session) prepare(dir, config string) (*prepared, error) {
 		return nil, err
 	}
 	p := &prepared{placement: where, flat: &profiles.Flat{Profile: s.profile, Capture: where.directory, Memory: where.memory, Run: filepath.Base(dir), World: s.world,
-		Start: s.start, Control: filepath.Join(dir, rundir.ControlName)}}
+		Start: s.start, Clock: profiles.CurrentClock(s.start), Control: filepath.Join(dir, rundir.ControlName)}}
 	if _, err := p.flat.Bytes(); err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (in *inventory) epochs(cat *catalogue.Catalogue) *epochs {
 	numbers := make([]map[uint32]*Epoch, len(in.processes))
 	for i, p := range in.processes {
 		numbers[i] = map[uint32]*Epoch{}
-		known := map[uint32]bool{}
+		known, entered := map[uint32]bool{}, map[*Epoch]bool{}
 		enter := func(number uint32, key epochKey, start *int64) {
 			x := at[key]
 			if x == nil {
@@ -54,6 +54,9 @@ func (in *inventory) epochs(cat *catalogue.Catalogue) *epochs {
 			if !known[number] {
 				known[number] = true
 				numbers[i][number] = x
+			}
+			if !entered[x] { // an interval may come twice, where the wall clock was set back
+				entered[x] = true
 				x.Processes++
 			}
 		}

@@ -1,7 +1,9 @@
 package merge_test
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -123,6 +125,24 @@ func TestF21SameRankInTwoComponents(t *testing.T) {
 	}
 	if len(i.Ranks.Incomplete) != 1 || !strings.HasPrefix(i.Ranks.Incomplete[0].String(), "rank 1 pid 101 on n1: no end mark") {
 		t.Errorf("incomplete: %v", i.Ranks.Incomplete)
+	}
+	var summary bytes.Buffer
+	if i.Summary(&summary); i.Ranks.Components != 2 || !strings.Contains(summary.String(), "of 2 components") {
+		t.Errorf("%d components\n%s", i.Ranks.Components, summary.String())
+	}
+	parties := map[string]uint64{}
+	for _, row := range m.Matrix().Layers["ucp"].Rank {
+		if row.Operation == "tag_send" {
+			parties[fmt.Sprint(row.Source, " to ", row.Destination)] += row.Count
+		}
+	}
+	want := map[string]uint64{}
+	for _, c := range []int{0, 1} {
+		want[fmt.Sprintf("component %d rank 0 to component %d rank 1", c, c)] = 1
+		want[fmt.Sprintf("component %d rank 1 to component %d rank 0", c, c)] = 1
+	}
+	if !maps.Equal(parties, want) {
+		t.Errorf("sends between ranks: %v, want %v", parties, want)
 	}
 	ends := map[string]bool{}
 	for _, row := range m.Matrix().Layers["ucp"].Endpoint {

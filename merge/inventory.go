@@ -75,13 +75,15 @@ func (p *process) missing() string {
 	return ""
 }
 
-// holes tells whether records of an object may be missing between those that are there. For windows its counters tell.
-func (p *process) holes(object uint32) bool {
+// holes tells whether records of a half's object may be missing between those that are there. For windows its counters tell. What is
+// numbered by its order, and posted before the first hole, has its number all the same, unless threads share the object: one may have
+// gone on recording for a moment when another did no more.
+func (p *process) holes(h *match.Half) bool {
 	switch p.missing() {
 	case "":
 		return false
 	case match.LeftOut:
-		return p.counts.Holes[object]
+		return (p.counts.Holes[h.Object] && h.Rule != match.Rank) || (h.Rule == match.Rank && p.shared[h.Object])
 	}
 	return true
 }

@@ -66,7 +66,8 @@ type LayerMatrix struct {
 	Received []EndpointRow `json:"received"`
 }
 
-// Party is a rank (a number), a process without one ("host:pid") or a node ("host.boot"); null where it is not known.
+// Party is a rank (a number), a rank of a run whose components have ranks of the same number ("component 1 rank 0"), a process without one
+// ("host:pid") or a node ("host.boot"); null where it is not known.
 type Party any
 
 // End is an endpoint, queue pair, worker or shared receive queue.
@@ -177,9 +178,13 @@ func (m *Matrix) layers(in func(epoch int) bool) map[string]*LayerMatrix {
 			layer.Endpoint = append(layer.Endpoint, r.EndpointRow)
 		}
 	}
+	components := m.in.components()
 	for _, l := range layers {
 		l.Endpoint, l.Received = gather(l.Endpoint), gather(l.Received)
 		l.Rank = byParty(l.Endpoint, func(e *End) Party {
+			if e.Rank != nil && components != nil {
+				return fmt.Sprintf("component %d rank %d", components[e.process], *e.Rank)
+			}
 			if e.Rank != nil {
 				return *e.Rank
 			}

@@ -231,7 +231,7 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 	results := match.NewResults(file, b.sort)
 	known := match.Knowledge{
 		Missing:   func(i uint32) string { return in.processes[i].missing() },
-		Holes:     func(i, object uint32) bool { return in.processes[i].holes(object) },
+		Holes:     func(h *match.Half) bool { return in.processes[h.Process].holes(h) },
 		Displaced: func(h *match.Half) bool { return in.processes[h.Process].displaced(h) },
 	}
 	summary, err := match.Run(ctx, sorted, results, known, func(done, total int64) { o.Progress(StageMatching, done, total) })

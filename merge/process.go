@@ -21,7 +21,8 @@ type paired struct {
 	operations  int64
 	lanes       []int // by an object's number among those that carry operations
 	totals      []total
-	first, last int64 // ns
+	shared      map[uint32]bool // objects that several threads posted on
+	first, last int64           // ns
 }
 
 // total is the sum of the aggregate tables for an object, a kind of event, a peer and an epoch.
@@ -42,11 +43,11 @@ func (p *process) pair(ctx context.Context, top *topology.Map, cat *catalogue.Ca
 		return err // it could be read a moment ago
 	}
 	defer f.Close()
-	if err := p.sumTables(f); err != nil {
+	if err := p.sumTables(f, cat); err != nil {
 		return err
 	}
 	sink := &sink{writer: spill.NewWriter(file, cat, blockOps), halves: halves}
-	pairer := pairing.New(p.topology, top, cat, sink, outstanding, p.missing())
+	pairer := pairing.New(p.topology, top, cat, sink, outstanding, p.missing(), p.survey.Windows)
 	if err := p.decode(ctx, f, cat, pairer, progress); err != nil {
 		return err
 	}
@@ -82,13 +83,15 @@ func (p *process) displaced(h *match.Half) bool {
 }
 
 // sumTables adds the aggregate tables up. They count in every mode, and on when recording has stopped.
-func (p *process) sumTables(f *capture.File) error {
+func (p *process) sumTables(f *capture.File, cat *catalogue.Catalogue) error {
 	type key struct {
 		object, epoch uint32
 		event         uint16
 		peer          uint64
 	}
 	sums := map[key]total{}
+	poster := map[uint32]uint32{}
+	p.shared = map[uint32]bool{}
 	err := f.Aggregates(func(a *capture.Aggregate) error {
 		k := key{a.Object, a.Epoch, a.Event, a.Peer}
 		t := sums[k]
@@ -96,6 +99,12 @@ func (p *process) sumTables(f *capture.File) error {
 		t.count += a.Count
 		t.bytes += a.Bytes
 		sums[k] = t
+		if e := cat.Event(a.Event); e != nil && e.Kind == catalogue.Request {
+			if thread, ok := poster[a.Object]; ok && thread != a.Thread {
+				p.shared[a.Object] = true
+			}
+			poster[a.Object] = a.Thread
+		}
 		return nil
 	})
 	p.problem(err)

@@ -23,6 +23,7 @@ type Ranks struct {
 	Active     int          `json:"active"`   // there is a capture
 	Complete   int          `json:"complete"` // its captures came to an orderly end and lost nothing
 	Incomplete []Incomplete `json:"incomplete"`
+	Components int          `json:"components,omitempty"` // several that have ranks of the same number, which are counted once: 0 where none have
 }
 
 // Incomplete is a rank, or a process without one, that is not complete. Host and Pid are null where the process was never seen;
@@ -129,6 +130,9 @@ func (in *inventory) ranks() (Ranks, Processes) {
 	}
 	if count.Total == 0 && len(r.Incomplete) == 0 && r.Excluded+r.Idle == 0 {
 		r.Incomplete = append(r.Incomplete, Incomplete{Reason: reasonNoCapture})
+	}
+	if of := in.components(); of != nil {
+		r.Components = slices.Max(of) + 1
 	}
 	r.Injected, r.Active = len(injected), len(active)
 	for rank := range active {

@@ -48,7 +48,7 @@ type proc struct {
 	posted  map[uint64]uint64
 	recvd   map[uint64]uint64
 	done    map[uint64]uint64
-	tables  map[[3]uint64]*capture.Aggregate
+	tables  map[[4]uint64]*capture.Aggregate
 	offset  uint64 // ticks that the node's counter is ahead
 	step    int64  // ns that the node's wall clock is ahead
 }
@@ -68,7 +68,7 @@ func (r *rig) process(host string, pid uint32, rank int64, change ...func(*captu
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	p := &proc{Writer: w, r: r, header: h, posted: map[uint64]uint64{}, recvd: map[uint64]uint64{}, done: map[uint64]uint64{}, tables: map[[3]uint64]*capture.Aggregate{}}
+	p := &proc{Writer: w, r: r, header: h, posted: map[uint64]uint64{}, recvd: map[uint64]uint64{}, done: map[uint64]uint64{}, tables: map[[4]uint64]*capture.Aggregate{}}
 	r.procs = append(r.procs, p)
 	return p
 }
@@ -128,7 +128,7 @@ func (p *proc) count(thread int, at uint64, id uint16, fields ...uint64) {
 	if e.Operation == "" && e.Kind != cat.Completion {
 		return
 	}
-	k := [3]uint64{object, uint64(id), peer}
+	k := [4]uint64{object, uint64(id), peer, uint64(thread)}
 	a := p.tables[k]
 	if a == nil {
 		a = &capture.Aggregate{Object: uint32(object), Event: id, Thread: uint32(thread), Peer: peer, First: at + p.offset}

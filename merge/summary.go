@@ -129,7 +129,7 @@ func (i *Info) Summary(w io.Writer) {
 	}
 }
 
-// others tells of the ranks that have no capture and need none.
+// others tells of the ranks that have no capture and need none, and of those that share a number.
 func (r *Ranks) others() string {
 	text := ""
 	if r.Excluded > 0 {
@@ -137,6 +137,9 @@ func (r *Ranks) others() string {
 	}
 	if r.Idle > 0 {
 		text += fmt.Sprintf(", %d made no recorded call", r.Idle)
+	}
+	if r.Components > 0 {
+		text += fmt.Sprintf(", those of %d components with the same number counted once", r.Components)
 	}
 	return text
 }

@@ -112,6 +112,10 @@ static void setting(const char *key, const char *value)
         c->world = number(value);
     else if (!strcmp(key, "run.start"))
         c->start = strtoull(value, NULL, 10);
+    else if (!strcmp(key, "run.clock"))
+        copy(c->clock, sizeof c->clock, value);
+    else if (!strcmp(key, "run.start_monotonic"))
+        c->start_monotonic = strtoll(value, NULL, 10);
     else if (!strcmp(key, "run.control"))
         copy(c->control, sizeof c->control, value);
     else if (!strcmp(key, "window.start"))
@@ -204,6 +208,7 @@ static void find_job(void)
     static const char *const names[] = {
         "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID",
         "SLURM_PROCID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
+        "TORCHELASTIC_RUN_ID", "MASTER_PORT",
     };
     size_t used = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -231,6 +236,17 @@ uint64_t st_monotonic(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void st_clock_name(char *to, size_t size)
+{
+    char boot[64];
+    struct stat st;
+    *to = 0;
+    if (st_slurp("/proc/sys/kernel/random/boot_id", boot, sizeof boot) <= 0)
+        return;
+    boot[strcspn(boot, "\n")] = 0;
+    snprintf(to, size, "%s/%llu", boot, stat("/proc/self/ns/time", &st) ? 0 : (unsigned long long)st.st_ino);
 }
 
 static uint64_t start_time(void)
@@ -363,6 +379,8 @@ __attribute__((constructor)) static void start(void)
         st_config.off = st_config.loaded = 1;
     } else {
         memcpy(st_config.path, path, strlen(path) + 1);
+        st_config.loaded_realtime = st_realtime();
+        st_config.loaded_monotonic = st_monotonic();
         find_rank();
         find_job();
         if (st_config.rank >= 0)

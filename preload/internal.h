@@ -30,6 +30,9 @@ struct st_config {
     char alive[PATH_MAX + 128];
     uint32_t excluded; /* ST_EXCLUDED_...: the process is not recorded, by [ranks] or [processes] */
     uint64_t start;    /* of the run, CLOCK_REALTIME; 0 not known */
+    char clock[64];    /* whose CLOCK_MONOTONIC the run began at start_monotonic by: st_clock_name */
+    int64_t start_monotonic;
+    uint64_t loaded_realtime, loaded_monotonic; /* when this process, or the one it was forked from, was loaded */
     char control[PATH_MAX];
     /* [window]: ns; 0 none */
     uint64_t delay, duration, max_events;
@@ -59,6 +62,8 @@ struct st_identity {
 };
 void st_identify(struct st_identity *id);
 void st_make_folder(const char *folder);
+/* Names the clock that CLOCK_MONOTONIC is here: that of a boot and a time namespace (profiles/README.md, run.clock). Empty: not known. */
+void st_clock_name(char *to, size_t size);
 uint64_t st_realtime(void);
 uint64_t st_monotonic(void);
 
@@ -91,6 +96,7 @@ struct st_watch {
     uint64_t command_time; /* realtime */
     uint64_t command_number;
     uint64_t windows; /* started by commands */
+    int64_t began;    /* monotonic: when the run did */
     uint64_t edge;    /* realtime of the interval's next edge */
     uint32_t epoch, epochs, epochs_full;
     uint64_t names[ST_EPOCH_NAMES]; /* hashes of kind and name */

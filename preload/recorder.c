@@ -13,7 +13,7 @@
 static struct st_thread closed; /* what a thread that has not recorded yet points to: every gate shut */
 __thread struct st_thread *st_self __attribute__((tls_model("initial-exec"))) = &closed;
 static __thread uint8_t starting __attribute__((tls_model("initial-exec")));
-uint32_t st_mode;
+_Atomic uint32_t st_mode;
 static struct st_object nobody; /* until there is an object table */
 struct st_object *st_unknown = &nobody;
 static struct st_name *no_names[ST_BUCKETS];
@@ -187,12 +187,13 @@ static struct st_thread *thread_new(void)
     if (t) {
         p->idle = t->next;
     } else if (st_hold(p, sizeof *t, 0) && (t = st_wiped(sizeof *t))) {
-        t->index = ++p->next_thread;
+        t->index = p->next_thread + 1;
+        __atomic_store_n(&p->next_thread, t->index, __ATOMIC_RELAXED); /* these two are read without the lock */
         t->owner = t->index | (uint64_t)p->watch.epoch << 32;
         t->slots[0].next[0] = ~0ull;
         t->look = ST_LOOK;
         t->all = p->threads;
-        p->threads = t;
+        __atomic_store_n(&p->threads, t, __ATOMIC_RELEASE);
         p->header->threads = p->next_thread;
         t->ready = 1;
     } else if (!p->header->lost_cause) {

@@ -120,7 +120,7 @@ enum st_kind {
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
-extern ST_PUBLIC uint32_t st_mode; /* enum st_mode: the profile's while the window is open, else ST_AGGREGATE. It may change within a hook */
+extern ST_PUBLIC _Atomic uint32_t st_mode; /* enum st_mode: the profile's while the window is open, else ST_AGGREGATE. It may change within a hook */
 extern ST_PUBLIC struct st_object *st_unknown; /* id 0: stands for an object whose creation was not seen */
 
 /* ---- entering and leaving ------------------------------------------------------------------------------------------------ */

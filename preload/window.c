@@ -141,11 +141,23 @@ static int windowed(void)
     return c->closed || c->delay || c->duration || c->max_events;
 }
 
-/* Whether the window is to be open at a time; *since: the edge that made it so, *cause: what that was. */
-static uint32_t wanted(const struct st_watch *w, uint64_t now, uint64_t *since, unsigned *cause)
+/* When the run began, by this process's CLOCK_MONOTONIC, which no step of the wall clock moves. Where the launcher's clock is another one,
+ * the wall clock says once how long before the process that was: not in the future, whatever it says. */
+static int64_t run_began(void)
 {
     const struct st_config *c = &st_config;
-    uint64_t opens = c->start + c->delay, closes = c->duration ? opens + c->duration : ~0ull;
+    char name[sizeof c->clock];
+    st_clock_name(name, sizeof name);
+    if (*name && !strcmp(name, c->clock))
+        return c->start_monotonic;
+    int64_t passed = (int64_t)(c->loaded_realtime - c->start);
+    return (int64_t)c->loaded_monotonic - (passed > 0 ? passed : 0);
+}
+
+/* Whether the window is to be open at a time, by both clocks; *since: the edge that made it so, by the wall clock, *cause: what that was. */
+static uint32_t wanted(const struct st_watch *w, uint64_t monotonic, uint64_t now, uint64_t *since, unsigned *cause)
+{
+    const struct st_config *c = &st_config;
     *cause = ST_WINDOW_CAUSE_PROFILE;
     *since = now;
     if (w->exhausted) {
@@ -157,14 +169,14 @@ static uint32_t wanted(const struct st_watch *w, uint64_t now, uint64_t *since, 
         *since = w->command_time;
         return w->command == 1;
     }
-    if (c->closed || !c->start)
+    if (c->closed || !c->start || (!c->delay && !c->duration))
         return !c->closed;
-    if (!c->delay && !c->duration)
-        return 1; /* a wall clock that was set back is no reason to close */
-    if (now < opens)
+    int64_t passed = (int64_t)monotonic - w->began - (int64_t)c->delay; /* since it is to open */
+    if (passed < 0)
         return 0;
-    *since = now < closes ? opens : closes;
-    return now < closes;
+    uint32_t open = !c->duration || passed < (int64_t)c->duration;
+    *since = now - (uint64_t)passed + (open ? 0 : c->duration);
+    return open;
 }
 
 static void name_window(const struct st_watch *w, uint32_t open, char *name, size_t size)
@@ -177,7 +189,8 @@ static void name_window(const struct st_watch *w, uint32_t open, char *name, siz
         snprintf(name, size, "window");
 }
 
-static uint64_t records(struct st_process *p)
+/* Threads count their own, with plain stores; a little more or less does not matter. */
+__attribute__((no_sanitize("thread"))) static uint64_t records(struct st_process *p)
 {
     uint64_t n = 0;
     for (struct st_thread *t = threads(p); t; t = t->all)
@@ -191,7 +204,7 @@ static void set_window(uint32_t open, unsigned cause, uint64_t since)
     struct st_process *p = st_process;
     struct st_watch *w = &p->watch;
     char name[64];
-    w->open = open;
+    __atomic_store_n(&w->open, open, __ATOMIC_RELAXED);
     if (!open)
         __atomic_store_n(&st_mode, ST_AGGREGATE, __ATOMIC_RELAXED);
     st_def_window(open, cause, since, w->command_number);
@@ -218,8 +231,9 @@ void st_watch_begin(void)
     memset(w, 0, sizeof *w);
     if (controlled)
         read_control(w);
-    w->control_looked = st_monotonic();
-    w->open = wanted(w, now, &since, &cause);
+    uint64_t monotonic = w->control_looked = st_monotonic();
+    w->began = c->delay || c->duration ? run_began() : 0;
+    w->open = wanted(w, monotonic, now, &since, &cause);
     st_mode = w->open ? c->mode : ST_AGGREGATE;
     w->needed = controlled || windowed() || c->interval;
     w->edge = c->interval ? now - now % c->interval + c->interval : ~0ull;
@@ -242,9 +256,10 @@ static void pace(struct st_process *p, struct st_thread *t, uint64_t now)
     uint64_t passed = t->looked ? now - t->looked : 0, after = t->look_after ? t->look_after : ST_LOOK;
     if (t->looked)
         after = passed ? after * LOOK_NS / passed : ST_LOOK;
-    if (st_config.max_events && p->watch.open) {
+    if (st_config.max_events && __atomic_load_n(&p->watch.open, __ATOMIC_RELAXED)) {
         uint64_t had = records(p), left = had < st_config.max_events ? st_config.max_events - had : 1;
-        left /= p->next_thread ? p->next_thread : 1;
+        uint32_t started = __atomic_load_n(&p->next_thread, __ATOMIC_RELAXED);
+        left /= started ? started : 1;
         after = after < left ? after : left;
     }
     t->looked = now;
@@ -269,10 +284,10 @@ void st_watch(struct st_thread *t, uint64_t monotonic)
         w->exhausted = 1;
     uint64_t now = st_realtime(), since;
     unsigned cause;
-    uint32_t open = wanted(w, now, &since, &cause);
+    uint32_t open = wanted(w, monotonic, now, &since, &cause);
     if (open != w->open)
         set_window(open, cause, since);
-    if (now >= w->edge) {
+    if (now >= w->edge || (c->interval && now < w->edge - c->interval)) { /* the latter where the wall clock was set back */
         uint64_t edge = now - now % c->interval;
         w->edge = edge + c->interval;
         use_epoch(number_of(ST_EPOCH_KIND_INTERVAL, "", edge));

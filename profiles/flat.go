@@ -26,6 +26,7 @@ type Flat struct {
 	Run     string    // run.name
 	World   int       // run.world: expected ranks; 0: not known
 	Start   time.Time // run.start: when the run began; zero: not known
+	Clock   *Clock    // run.clock, run.start_monotonic: the same by a clock that is never set; nil: not known
 	Control string    // run.control: absolute path of the file with the commands of `sigmatrace window`; empty: none
 }
 
@@ -39,9 +40,13 @@ func (f *Flat) pairs() [][2]string {
 	if !f.Start.IsZero() {
 		start = strconv.FormatInt(f.Start.UnixNano(), 10)
 	}
+	clock, monotonic := "", ""
+	if f.Clock != nil {
+		clock, monotonic = f.Clock.Name, strconv.FormatInt(f.Clock.Start.Nanoseconds(), 10)
+	}
 	pairs := [][2]string{{"name", f.Profile.Name}}
 	run := [][2]string{{"capture.directory", f.Capture}, {"capture.memory", f.Memory}, {"run.name", f.Run}, {"run.world", world},
-		{"run.start", start}, {"run.control", f.Control}}
+		{"run.start", start}, {"run.clock", clock}, {"run.start_monotonic", monotonic}, {"run.control", f.Control}}
 	for _, v := range f.Profile.Values() {
 		if v.Key.FileOnly || v.Key.Name == "record.scratch" || v.Key.Name == "record.place" { // they are in capture.directory and capture.memory already
 			continue

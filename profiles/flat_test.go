@@ -23,6 +23,8 @@ capture.memory=
 run.name=sigmatrace-n1-20260102T030405Z-77
 run.world=4
 run.start=1767323045000000000
+run.clock=0c2f8a52-7f0e-4c53-b1f4-6f5a2c1f0d11/4026531834
+run.start_monotonic=86400000000000
 run.control=/home/u/sigmatrace-n1-20260102T030405Z-77/control
 window.start=open
 window.delay=0ns
@@ -45,6 +47,7 @@ output.directory=.
 func exampleFlat(t *testing.T) *Flat {
 	return &Flat{Profile: resolve(t, Request{}), Capture: "/home/u/sigmatrace-n1-20260102T030405Z-77/capture",
 		Run: "sigmatrace-n1-20260102T030405Z-77", World: 4, Start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Clock:   &Clock{Name: "0c2f8a52-7f0e-4c53-b1f4-6f5a2c1f0d11/4026531834", Start: 24 * time.Hour},
 		Control: "/home/u/sigmatrace-n1-20260102T030405Z-77/control"}
 }
 
@@ -99,7 +102,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 31 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 33 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

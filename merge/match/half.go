@@ -48,7 +48,12 @@ type Half struct {
 	Side       Side
 	Rule       Rule
 	Layer      uint8 // index of the layer in the catalogue, at most 15
+	Window     uint32
 }
+
+// Unwindowed is the Window of halves of a process whose events were recorded all the time. That of the others tells the window that the
+// half was posted in: later ones have higher numbers, the same in all processes.
+const Unwindowed uint32 = 0
 
 // TimeOrder makes an Order of a time.
 func TimeOrder(ns int64) uint64 { return uint64(ns) ^ 1<<63 }
@@ -57,7 +62,7 @@ func TimeOrder(ns int64) uint64 { return uint64(ns) ^ 1<<63 }
 const UnknownBytes = ^uint64(0)
 
 // halfBytes is the size of an encoded Half.
-const halfBytes = 88
+const halfBytes = 92
 
 // Put encodes h.
 func (h *Half) Put(b []byte) {
@@ -76,6 +81,7 @@ func (h *Half) Put(b []byte) {
 	b[70], b[71] = byte(h.Side), byte(h.Rule)|h.Layer<<4
 	le.PutUint64(b[72:], h.Tag)
 	le.PutUint64(b[80:], h.Source)
+	le.PutUint32(b[88:], h.Window)
 }
 
 // Get decodes h.
@@ -86,7 +92,7 @@ func (h *Half) Get(b []byte) {
 		Post: int64(le.Uint64(b[40:])), Done: int64(le.Uint64(b[48:])),
 		Process: le.Uint32(b[56:]), Object: le.Uint32(b[60:]), Thread: le.Uint32(b[64:]), Flags: ops.Flag(le.Uint16(b[68:])),
 		Side: Side(b[70]), Rule: Rule(b[71] & 15), Layer: b[71] >> 4, Tag: le.Uint64(b[72:]),
-		Source: le.Uint64(b[80:]),
+		Source: le.Uint64(b[80:]), Window: le.Uint32(b[88:]),
 	}
 }
 

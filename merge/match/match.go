@@ -63,8 +63,9 @@ type matcher struct {
 // Knowledge is what matching asks about processes.
 type Knowledge struct {
 	Missing func(process uint32) string // why records of a process are missing: LostRecords, LeftOut; "" where none are
-	// Holes tells whether records of an object may be missing between those that are there, so that their order does not number them.
-	Holes func(process, object uint32) bool
+	// Holes tells whether records of a half's object may be missing between those that are there, so that their order does not number
+	// them. Where only what comes behind a hole is without a number, those halves say so themselves, by Ambiguous.
+	Holes func(h *Half) bool
 	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
 	// message of its tag.
 	Displaced func(receive *Half) bool
@@ -119,7 +120,7 @@ func (m *matcher) survey(scan *spill.Cursor[Half, *Half]) (g group, more bool, e
 		if h.Process != process || h.Object != object {
 			process, object = h.Process, h.Object
 			g.missing = max(g.missing, m.known.Missing(process))
-			g.holes = g.holes || m.known.Holes(process, object)
+			g.holes = g.holes || m.known.Holes(h)
 		}
 		more, err = scan.Next()
 		if err != nil || !more || scan.Value.Stream != g.first.Stream {
@@ -162,8 +163,8 @@ func (m *matcher) join(g *group) error {
 	}
 	for haveSend || haveReceive {
 		takeSend, takeReceive := haveSend, haveReceive
-		if haveSend && haveReceive && g.first.Rule == Equal {
-			takeSend, takeReceive = sends.Value.Order <= receives.Value.Order, receives.Value.Order <= sends.Value.Order
+		if haveSend && haveReceive {
+			takeSend, takeReceive = next(g.first.Rule, &sends.Value, &receives.Value)
 		}
 		switch {
 		case takeSend && takeReceive:
@@ -186,6 +187,26 @@ func (m *matcher) join(g *group) error {
 		}
 	}
 	return nil
+}
+
+// next tells which of a send and a receive come next: both where they are one message.
+func next(rule Rule, s, r *Half) (send, receive bool) {
+	if rule == Equal {
+		return s.Order <= r.Order, r.Order <= s.Order
+	}
+	if rule != Rank || (s.Flags|r.Flags)&ops.Ambiguous == 0 || (s.Window == Unwindowed && r.Window == Unwindowed) {
+		return true, true
+	}
+	// Behind what a window left out nothing numbers them. What is left of an earlier window had its partner outside of it, and a receive
+	// that ended before a send was posted had another one.
+	both := s.Window != Unwindowed && r.Window != Unwindowed
+	switch {
+	case both && s.Window < r.Window:
+		return true, false
+	case both && r.Window < s.Window, r.Done < s.Post:
+		return false, true
+	}
+	return true, true
 }
 
 func (m *matcher) alone(g *group, cause string) {

@@ -28,7 +28,7 @@ func joined(t *testing.T, halves []match.Half, lossy ...uint32) ([]string, *matc
 	if err != nil {
 		t.Fatal(err)
 	}
-	holes := func(p, _ uint32) bool { return slices.Contains(lossy, p) }
+	holes := func(h *match.Half) bool { return slices.Contains(lossy, h.Process) }
 	missing := func(p uint32) string {
 		if slices.Contains(lossy, p) {
 			return match.LostRecords
@@ -138,6 +138,57 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Behind a window that left messages out (flagged: nothing numbers them any more) what is left of an earlier window stays alone, and the
+// next window begins afresh; what was recorded before is sure.
+func TestWindowsBeginAfresh(t *testing.T) {
+	in := func(h match.Half, window uint32, flags ops.Flag) match.Half {
+		h.Window, h.Flags = window, flags
+		return h
+	}
+	send := func(n uint64, window uint32, flags ops.Flag) match.Half {
+		return in(half(match.Send, match.Rank, n, 8), window, flags)
+	}
+	receive := func(n uint64, window uint32, flags ops.Flag) match.Half {
+		return in(half(match.Receive, match.Rank, n, 8), window, flags)
+	}
+	const vague = ops.Ambiguous
+	for name, c := range map[string]struct {
+		halves    []match.Half
+		want      []string
+		unmatched int64
+	}{
+		"sends are left": {
+			[]match.Half{send(1, 1, 0), send(2, 1, 0), send(3, 1, 0), send(20, 3, vague), receive(1, 1, 0), receive(20, 3, vague)},
+			[]string{"1001: [1.1 2.1]", "1020: [1.20? 2.20?]"}, 2},
+		"receives are left": {
+			[]match.Half{send(1, 1, 0), send(20, 3, vague), receive(1, 1, 0), receive(2, 1, 0), receive(20, 3, vague)},
+			[]string{"1001: [1.1 2.1]", "1020: [1.20? 2.20?]"}, 1},
+		"the receiver's window opens earlier": {
+			[]match.Half{send(20, 3, vague), receive(15, 3, vague), receive(16, 3, vague), receive(20, 3, vague)},
+			[]string{"1020: [1.20? 2.20?]"}, 2},
+		"the receiver has no window": {
+			[]match.Half{send(1, 1, 0), send(20, 3, vague), receive(1, 0, 0), receive(2, 0, 0), receive(20, 0, 0)},
+			[]string{"1001: [1.1 2.1]", "1020: [1.20? 2.20?]"}, 1},
+		"nothing was left out": {
+			[]match.Half{send(1, 1, 0), send(20, 3, 0), receive(1, 3, 0), receive(20, 3, 0)},
+			[]string{"1001: [1.1 2.1]", "1020: [1.20 2.20]"}, 0},
+		"records are lost, and clocks disagree": {
+			[]match.Half{send(20, 0, vague), receive(15, 0, vague)},
+			[]string{"1020: [1.20? 2.15?]"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, s := joined(t, c.halves)
+			var unmatched int64
+			for _, n := range s.Layers[0].Unmatched {
+				unmatched += n
+			}
+			if !slices.Equal(got, c.want) || unmatched != c.unmatched {
+				t.Errorf("%v, %d unmatched, not %v, %d", got, unmatched, c.want, c.unmatched)
+			}
+		})
+	}
+}
+
 // A message received before it was sent is counted with how far it was off, and matched all the same.
 func TestReceivedBeforeSent(t *testing.T) {
 	s, r := half(match.Send, match.Equal, 1, 8), half(match.Receive, match.Equal, 1, 8)
@@ -151,8 +202,8 @@ func TestReceivedBeforeSent(t *testing.T) {
 // What goes through the external sort comes out as it was.
 func TestHalvesKeepEverything(t *testing.T) {
 	h := match.Half{Stream: 1, Order: 2, Sequence: 3, Flow: 4, Bytes: match.UnknownBytes, Tag: 6, Source: 7, Post: -8, Done: 9, Process: 10, Object: 11,
-		Thread: 12, Flags: ops.Ambiguous | ops.Failed, Side: match.Receive, Rule: match.RankLossy, Layer: 15}
-	b := make([]byte, 88)
+		Thread: 12, Flags: ops.Ambiguous | ops.Failed, Side: match.Receive, Rule: match.RankLossy, Layer: 15, Window: 16}
+	b := make([]byte, 92)
 	h.Put(b)
 	var g match.Half
 	if g.Get(b); g != h {

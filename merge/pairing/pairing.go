@@ -4,7 +4,9 @@
 package pairing
 
 import (
+	"cmp"
 	"container/heap"
+	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -52,6 +54,7 @@ type Pairer struct {
 	missing   string // why records are missing, as match names it; "" where none are
 	lossy     bool   // some are
 	phases    phases
+	windows   []topology.Window
 
 	err       error
 	states    map[key]*state
@@ -69,8 +72,8 @@ type Pairer struct {
 }
 
 // New makes a pairer. It holds at most limit outstanding requests; missing says why records may be missing, so that
-// counters records have to be followed; "" where none are.
-func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink, limit int, missing string) *Pairer {
+// counters records have to be followed; "" where none are. windows: the changes of the process's window.
+func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink, limit int, missing string, windows []topology.Window) *Pairer {
 	n := 0
 	if len(c.Events) > 0 {
 		n = int(c.Events[len(c.Events)-1].ID)
@@ -78,7 +81,7 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 	return &Pairer{
 		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}, Holes: map[uint32]bool{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, missing: missing, lossy: missing != "",
-		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets,
+		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets, windows: windows,
 	}
 }
 
@@ -254,6 +257,20 @@ func (p *Pairer) counters(ev *capture.Event) {
 		s.completed = n
 		s.lost = true
 	}
+}
+
+// window tells matching which window a request was posted in: by the number of the command that opened it, so that processes agree.
+func (p *Pairer) window(ticks uint64) uint32 {
+	if p.missing != match.LeftOut {
+		return match.Unwindowed
+	}
+	i, _ := slices.BinarySearchFunc(p.windows, ticks, func(w topology.Window, at uint64) int { return cmp.Compare(w.Ticks, at) })
+	for ; i > 0; i-- {
+		if w := &p.windows[i-1]; w.Open {
+			return match.Unwindowed + 1 + uint32(w.Command)
+		}
+	}
+	return match.Unwindowed + 1
 }
 
 // Lanes returns how many lanes the operations of each object take, by its number among those that carry operations.

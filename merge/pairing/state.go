@@ -323,7 +323,7 @@ func (p *Pairer) newHalf(e *entry, side match.Side) match.Half {
 	op := &e.op
 	return match.Half{
 		Sequence: op.Sequence, Bytes: op.Bytes, Post: op.Post, Done: op.Done, Process: p.process.Index, Object: e.state.object.ID,
-		Tag: e.tag, Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished | ops.Failed), Side: side, Layer: e.state.layer,
+		Tag: e.tag, Thread: op.Thread, Flags: op.Flags & (ops.Ambiguous | ops.Unfinished | ops.Failed), Side: side, Layer: e.state.layer, Window: p.window(e.ticks),
 	}
 }
 

@@ -55,9 +55,10 @@ type Epoch struct {
 
 // Window is a change of the window for events.
 type Window struct {
-	Ticks uint64
-	Open  bool
-	Cause uint64
+	Ticks   uint64
+	Open    bool
+	Cause   uint64
+	Command uint64 // number of the last command of `sigmatrace window` by then, 0 where there was none: the same in all processes
 }
 
 type workerAddress struct {
@@ -90,7 +91,7 @@ func ReadSurvey(f *capture.File, c *catalogue.Catalogue) (*Survey, error) {
 			s.Epochs = append(s.Epochs, Epoch{uint32(d.Uint(catalogue.DefEpochNumber)), d.Uint(catalogue.DefEpochKind),
 				int64(d.Uint(catalogue.DefEpochRealtimeNs)), text(d, catalogue.DefEpochName)})
 		case catalogue.DefWindow:
-			s.Windows = append(s.Windows, Window{d.Time, d.Uint(catalogue.DefWindowOpen) != 0, d.Uint(catalogue.DefWindowCause)})
+			s.Windows = append(s.Windows, Window{d.Time, d.Uint(catalogue.DefWindowOpen) != 0, d.Uint(catalogue.DefWindowCause), d.Uint(catalogue.DefWindowCommand)})
 		case catalogue.DefUcpWorkerAddress:
 			a := d.Bytes(catalogue.DefUcpWorkerAddressAddress)
 			length := int(d.Uint(catalogue.DefUcpWorkerAddressLength))

@@ -1,5 +1,6 @@
-/* mpi-app [-n ROUNDS] [-a] [-m]: an MPI program that checks all its data: alltoall, allreduce, and a ring of point-to-point messages of 8 bytes
- * to 256 KiB (-a: alltoall alone; -m: marks the epochs "rounds" and "end" by sigmatrace.h). Rank 0 prints "mpi-app ok RANKS ROUNDS"; each rank prints its point-to-point calls as clients here do
+/* mpi-app [-n ROUNDS] [-a] [-m] [-s FILE]: an MPI program that checks all its data: alltoall, allreduce, and a ring of point-to-point messages of 8 bytes
+ * to 256 KiB (-a: alltoall alone; -m: marks the epochs "rounds" and "end" by sigmatrace.h; -s: before all, rank 0 sends rank 1 messages until the file exists, in
+ * three tags, each from and to a place of its own: the distance from the address that both print is its number). Rank 0 prints "mpi-app ok RANKS ROUNDS"; each rank prints its point-to-point calls as clients here do
  * (the library makes more sends and receives of its own for the collective calls).
  */
 #define _GNU_SOURCE
@@ -54,19 +55,45 @@ static void ring(int round)
 	}
 }
 
+enum { NUMBERED = 1 << 20 };
+static uint64_t numbered[NUMBERED];
+
+static void stream(const char *until)
+{
+	if (rank < 2)
+		printf("numbered %d %llu\n", rank, (unsigned long long)(uintptr_t)numbered);
+	fflush(stdout);
+	for (uint64_t i = 0, last = 0; !last && rank < 2; i++) {
+		if (rank == 1) {
+			MPI_Recv(&numbered[i], 8, MPI_BYTE, 0, (int)(i % 3), MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			last = numbered[i] == UINT64_MAX;
+			CHECK(last || numbered[i] == i);
+			continue;
+		}
+		usleep(200);
+		last = i == NUMBERED - 1 || !access(until, F_OK);
+		numbered[i] = last ? UINT64_MAX : i;
+		MPI_Send(&numbered[i], 8, MPI_BYTE, 1, (int)(i % 3), MPI_COMM_WORLD);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	int rounds = 10, only_alltoall = 0, marks = 0, opt;
+	const char *numbers = NULL;
 	MPI_Init(&argc, &argv);
-	while ((opt = getopt(argc, argv, "n:am")) != -1)
+	while ((opt = getopt(argc, argv, "n:ams:")) != -1)
 		switch (opt) {
 		case 'n': rounds = atoi(optarg); break;
 		case 'm': marks = 1; break;
+		case 's': numbers = optarg; break;
 		case 'a': only_alltoall = 1; break;
 		default: MPI_Abort(MPI_COMM_WORLD, 2);
 		}
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (numbers)
+		stream(numbers);
 	if (marks)
 		sigmatrace_mark("rounds");
 	for (int i = 0; i < rounds; i++) {

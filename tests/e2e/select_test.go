@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/merge/match"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
@@ -377,6 +379,45 @@ func TestExcludedRanks(t *testing.T) {
 		if len(truth) != 4 || seen.Count == 0 || seen.Count != others {
 			t.Errorf("%s: %d sends, the counter saw %d of the recorded ranks", option, seen.Count, others)
 		}
+		r.besideTheExcluded(i, 1, seen)
+	}
+}
+
+// besideTheExcluded holds what is told of the traffic between recorded ranks and one that is not: the recorded side of it, all of it, with
+// an unknown other end; that it has no partner, and why; and nothing that the other rank sent, nor that anything is lost.
+func (r *run) besideTheExcluded(i *merge.Info, excluded int64, sends merge.Count) {
+	r.t.Helper()
+	m := &merge.Matrix{}
+	readJSON(r.t, filepath.Join(r.path, "matrix.json"), m)
+	var sum, unknown merge.Count
+	for _, row := range m.Layers["ucp"].Rank {
+		for _, party := range []merge.Party{row.Source, row.Destination} {
+			if party == float64(excluded) {
+				r.t.Errorf("the matrix has rank %d: %+v", excluded, row)
+			}
+		}
+		if row.Operation != "tag_send" {
+			continue
+		}
+		sum = merge.Count{Count: sum.Count + row.Count, Bytes: sum.Bytes + row.Bytes}
+		if row.Destination == nil {
+			unknown = merge.Count{Count: unknown.Count + row.Count, Bytes: unknown.Bytes + row.Bytes}
+		}
+	}
+	if sum != sends || unknown.Count == 0 || unknown.Count >= sum.Count {
+		r.t.Errorf("the matrix has %+v of %+v sends, %+v to an unknown rank", sum, sends, unknown)
+	}
+	f := i.Flows
+	if f.Matched == 0 || f.Unmatched[match.PeerNotTraced] == 0 || f.Unmatched[match.LostRecords] != 0 || i.Lost.Events != 0 {
+		r.t.Errorf("flows %+v, lost %+v", f, i.Lost)
+	}
+	// Each send of a recorded rank has met a receive of one, or went to the rank that is not recorded.
+	if got := uint64(f.Matched + f.Unmatched[match.PeerNotTraced]); got != sends.Count {
+		r.t.Errorf("%d matched and %v to nobody, of %d sends", f.Matched, f.Unmatched, sends.Count)
+	}
+	var summary bytes.Buffer
+	if i.Summary(&summary); strings.Contains(summary.String(), "lost") || !strings.Contains(summary.String(), "1 excluded") {
+		r.t.Errorf("the summary\n%s", summary.String())
 	}
 }
 

@@ -4,7 +4,6 @@ package ibverbs
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,9 +78,7 @@ func (r *rig) preload(providers ...string) string {
 }
 
 func (r *rig) command(args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-	r.t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := limited(r.t, limit, args...)
 	cmd.Env = r.env
 	cmd.Dir = r.dir
 	return cmd

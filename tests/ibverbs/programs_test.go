@@ -2,7 +2,6 @@ package ibverbs
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 )
@@ -80,6 +79,9 @@ func TestPrograms(t *testing.T) {
 	}
 	for _, p := range programs {
 		args := strings.Fields(p.args)
+		if strings.HasPrefix(args[0], "ib_") { // perftest ends with 1 where load keeps it from measuring the CPU's frequency, unless told not to care
+			args = append(args, "-F")
+		}
 		t.Run(p.name, func(t *testing.T) {
 			need(t, args[0])
 			for _, mode := range modes {
@@ -192,7 +194,7 @@ func TestNoDevice(t *testing.T) {
 			r.env = append(r.env, "LD_LIBRARY_PATH=")
 			traced := r.command(args...)
 			traced.Env = append(traced.Env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"))
-			plain := exec.Command(args[0], args[1:]...)
+			plain := limited(t, limit, args...)
 			plain.Dir = r.dir
 			got, err := traced.CombinedOutput()
 			want, werr := plain.CombinedOutput()

@@ -25,6 +25,31 @@ func mixed(t *testing.T, all []*capture.File, children int) {
 	}
 }
 
+// windowsUnder opens and closes a window again and again while threads record, epochs are marked and children are forked, which record too
+// where they are to.
+func windowsUnder(t *testing.T, children bool, backEnd, client string, options []string) {
+	t.Helper()
+	args := []string{client, "paced_threads", "6", "100000"}
+	if children {
+		args = append(args, "children")
+	}
+	all := files(t, toggled(t, 4, settings{"record.back_end": backEnd, "window.max_events": "100000000"}, options, args...))
+	if (len(all) > 1) != children {
+		t.Errorf("%d captures", len(all))
+	}
+	var recorded, total uint64
+	for _, f := range all {
+		r, n, _ := numbers(t, f, false)
+		recorded, total = recorded+r, total+n
+		if f.Live().LostEvents != 0 {
+			t.Errorf("%d events lost in %s", f.Live().LostEvents, f.Path())
+		}
+	}
+	if recorded == 0 || recorded >= total {
+		t.Errorf("%s: %d recorded of %d", backEnd, recorded, total)
+	}
+}
+
 // The recorder and its client in one program, under each sanitizer.
 func TestSanitizers(t *testing.T) {
 	if testing.Short() {
@@ -52,7 +77,11 @@ func TestSanitizers(t *testing.T) {
 			if b, err := exec.Command("gcc", append(args, "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, b)
 			}
+			options := []string{"TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"} // a child cannot look for leaks: a thread it lacks may hold the lock
 			for _, backEnd := range []string{"mapped", "written", "memory"} {
+				if backEnd != "memory" {
+					windowsUnder(t, name == "address", backEnd, client, options)
+				}
 				for _, c := range [][]string{{"series", "5", "20000"}, {"threads", "8"}, {"one_by_one", "5"}, {"fork"}, {"burst", "300000"}, {"mixed", "6", "300"}, {"marks", "200", "5"}} {
 					children := 6
 					if name == "thread" && c[0] == "mixed" {
@@ -72,8 +101,7 @@ func TestSanitizers(t *testing.T) {
 					} else {
 						env, captures = configure(t, t.TempDir(), with)
 					}
-					env = append(env, "TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions="+suppressions, "ASAN_OPTIONS=detect_leaks=0") // a child cannot look for leaks: a thread it lacks may hold the lock
-					run(t, env, append([]string{"timeout", "60", client}, c...)...)
+					run(t, append(env, options...), append([]string{"timeout", "60", client}, c...)...)
 					if left, err := end(); left != 0 || err != nil {
 						t.Errorf("%v: %d captures left in memory, %v", c, left, err)
 					}

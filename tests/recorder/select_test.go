@@ -6,15 +6,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
-	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
 // asked builds testdata/select.c with sanitizers and has it answer questions.
@@ -122,92 +119,6 @@ func TestSelectionInC(t *testing.T) {
 		if got != want[i] {
 			t.Errorf("%q: %s, want %s", questions[i], got, want[i])
 		}
-	}
-}
-
-// Windows opened and closed while a thread records: the counters at the begin of each say how many requests there had been, so that every
-// recorded request has its number, and the tables have all of them.
-func TestWindowsKeepNumbers(t *testing.T) {
-	client := build(t)
-	for _, backEnd := range []string{"mapped", "written"} {
-		t.Run(backEnd, func(t *testing.T) {
-			t.Parallel()
-			d, err := rundir.Create(filepath.Join(t.TempDir(), "run"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			env, captures := configure(t, d.Path(), settings{"window.start": "closed", "run.control": d.ControlPath(), "record.back_end": backEnd})
-			cmd := exec.Command(client, "paced", "20", "5000")
-			cmd.Env = env
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			for _, word := range []string{rundir.WindowStart, rundir.WindowStop, rundir.WindowStart} {
-				time.Sleep(1200 * time.Millisecond)
-				if _, changed, err := d.Command(word, time.Now()); err != nil || !changed {
-					t.Fatal(changed, err)
-				}
-			}
-			if err := cmd.Wait(); err != nil {
-				t.Fatal(err)
-			}
-			f := files(t, captures)[0]
-			var total, recorded uint64
-			if err := f.Aggregates(func(a *capture.Aggregate) error { total += a.Count; return nil }); err != nil {
-				t.Fatal(err)
-			}
-			var opened []bool
-			if err := f.Definitions(catalogue.Default, func(x *capture.Definition) error {
-				if x.ID == catalogue.DefWindow {
-					opened = append(opened, x.Uint(catalogue.DefWindowOpen) != 0)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(opened, []bool{false, true, false, true}) {
-				t.Errorf("windows: %v", opened)
-			}
-			at, jumps := uint64(0), 0
-			for _, chunk := range f.Chunks() {
-				var dec capture.Decoder
-				dec.Reset(f, &chunk, catalogue.Default)
-				for first := true; ; {
-					var ev capture.Event
-					ok, err := dec.Next(&ev)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if !ok {
-						break
-					}
-					switch {
-					case ev.Form == capture.FormCounters:
-						if n := ev.Fields[capture.CountersPosted]; n != at {
-							jumps++
-							if n < at {
-								t.Errorf("counters go back from %d to %d", at, n)
-							}
-							at = n
-						}
-						first = false
-					case ev.ID == catalogue.EventUcpPut:
-						if first {
-							t.Error("a chunk begins without the counters of its object")
-						}
-						// the client's remote addresses say which request it is
-						if n := ev.Fields[catalogue.UcpRequestRemoteAddress] / 8; n != at {
-							t.Fatalf("request %d comes as number %d", n, at)
-						}
-						at++
-						recorded++
-					}
-				}
-			}
-			if jumps != 2 || at != total || recorded == 0 || recorded >= total {
-				t.Errorf("%d jumps, the last request is number %d of %d, %d recorded", jumps, at, total, recorded)
-			}
-		})
 	}
 }
 

@@ -28,15 +28,22 @@ __attribute__((constructor)) static void start(void)
 	v = getenv("SHIM_FALLOCATE");
 	if (v)
 		sscanf(v, "%d %4095s", &error, full);
-	v = getenv("SHIM_CLOCK");
-	if (v) {
-		int fd = open(v, O_RDONLY);
-		void *m = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
-		if (m == MAP_FAILED)
-			abort();
-		ahead = m;
-		close(fd);
-	}
+}
+
+/* Other libraries' constructors, which may run before ours, ask for the time too. */
+static void find_clock(void)
+{
+	static int found;
+	const char *v = getenv("SHIM_CLOCK");
+	if (found || !v)
+		return;
+	found = 1;
+	int fd = openat(AT_FDCWD, v, O_RDONLY);
+	void *m = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, fd, 0);
+	if (m == MAP_FAILED)
+		abort();
+	ahead = m;
+	close(fd);
 }
 
 static const char *other(const char *path)
@@ -70,6 +77,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 	static int (*real)(clockid_t, struct timespec *);
 	if (!real)
 		real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+	find_clock();
 	int rc = real(clock, t);
 	if (!rc && ahead && clock == CLOCK_REALTIME) {
 		int64_t ns = t->tv_nsec + *ahead;

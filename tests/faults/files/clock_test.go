@@ -2,7 +2,6 @@ package files
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"os"
@@ -51,19 +50,8 @@ func TestF60WallClockStepped(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 50 * time.Millisecond, 0} {
 		t.Run(step.String(), func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "ahead")
-			set := func(d time.Duration) {
-				f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o600) // in place: it is mapped
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer f.Close()
-				if _, err := f.Write(binary.LittleEndian.AppendUint64(nil, uint64(d))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			set(0)
-			r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{"record.chunk=16KiB"}, Env: []string{"SHIM_CLOCK=" + file, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, "")
+			clock, set := rig.WallClock(t)
+			r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{"record.chunk=16KiB"}, Env: []string{clock, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, "")
 			wait := rig.Fault(func(*rig.Run) { time.Sleep(400 * time.Millisecond) }) // readings are some time apart
 			began := time.Now()
 			r.Both(rig.Do("post 5000"), wait, rig.Do("post 5000"), rig.Fault(func(*rig.Run) { set(step) }), rig.Do("post 10"), wait, rig.Do("post 5000"), wait, rig.Do("post 5000"))

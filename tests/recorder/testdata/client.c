@@ -151,25 +151,66 @@ static void burst(volatile uint64_t *count, uint64_t n)
     }
 }
 
-/* The same for b ms with a pause of a us, its remote address saying the number of each: as providers do it, by st_mode. */
+static _Atomic int told; /* the handler may run in another thread */
+static int alike;
+static void tell(int signal) { told = signal; }
+
+/* The same for b ms, or until SIGTERM, with a pause of a us, its remote address saying the number of each: as providers do it, by st_mode.
+ * alike: they say nothing, and their times are so close that each is what the last one lets expect. */
 static void paced(unsigned pause, uint64_t ms)
 {
     struct st_thread *t = enter();
     if (!t)
         return;
-    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, 7);
+    struct st_object *o = st_object_new(ST_KIND_ENDPOINT, (uint64_t)(uintptr_t)t);
     struct timespec from, now;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (uint64_t i = 0;; i++) {
         uint64_t begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
         usleep(pause);
         if (st_mode == ST_FULL)
-            st_rec_ucp_request(t, begin, ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
+            st_rec_ucp_request(t, alike ? 1000000000 + i * 100 : begin, ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, alike ? 0 : i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
         st_count(t, o, ST_EV_UCP_PUT, 8, 1);
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((uint64_t)(now.tv_sec - from.tv_sec) * 1000 + (uint64_t)(now.tv_nsec / 1000000) - (uint64_t)(from.tv_nsec / 1000000) >= ms)
+        if ((uint64_t)(now.tv_sec - from.tv_sec) * 1000 + (uint64_t)(now.tv_nsec / 1000000) - (uint64_t)(from.tv_nsec / 1000000) >= ms || told)
             return;
     }
+}
+
+static uint64_t lifetime;
+static void *paced_thread(void *p)
+{
+    (void)p;
+    paced(20, lifetime);
+    return NULL;
+}
+
+/* So many threads that record for b ms, while the main thread marks epochs and forks; the children record too, if they are to. */
+static int paced_threads(uint64_t n, uint64_t ms, int children)
+{
+    pthread_t t[16];
+    int bad = 0;
+    lifetime = ms;
+    for (uint64_t i = 0; i < n; i++)
+        pthread_create(&t[i], NULL, paced_thread, NULL);
+    for (uint64_t i = 0; i < ms / 250 && !told; i++) {
+        int status = 1;
+        usleep(200000);
+        sigmatrace_mark(i % 2 ? "odd" : "even");
+        pid_t pid = fork();
+        if (!pid) {
+            if (!children)
+                _exit(0);
+            paced(20, 40);
+            exit(0);
+        }
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            ;
+        bad |= status;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        pthread_join(t[i], NULL);
+    return bad != 0;
 }
 
 /* a marks of different names, b puts after each. */
@@ -192,6 +233,9 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     uint64_t a = argc > 2 ? strtoull(argv[2], NULL, 0) : 1, b = argc > 3 ? strtoull(argv[3], NULL, 0) : 1000;
+    if (!strncmp(what, "paced", 5))
+        signal(SIGTERM, tell);
+    alike = !strcmp(what, "paced_alike");
     if (!strcmp(what, "series")) {
         run_series(a, (unsigned)b);
     } else if (!strcmp(what, "threads")) {
@@ -235,8 +279,19 @@ int main(int argc, char **argv)
             close(fd);
         }
         burst(count, a);
-    } else if (!strcmp(what, "paced")) {
+    } else if (!strcmp(what, "paced") || alike) {
         paced((unsigned)a, b);
+    } else if (!strcmp(what, "paced_threads")) {
+        return paced_threads(a, b, argc > 4);
+    } else if (!strcmp(what, "paced_child")) { /* makes its first call in a child, after c ms */
+        usleep((useconds_t)(argc > 4 ? strtoul(argv[4], NULL, 0) : 0) * 1000);
+        if (!fork()) {
+            paced((unsigned)a, b);
+            exit(0);
+        }
+        int status;
+        wait(&status);
+        return status != 0;
     } else if (!strcmp(what, "marks")) {
         marks(a, b);
     } else if (!strcmp(what, "fsize")) { /* a file size limit must not become a signal */
