@@ -355,11 +355,17 @@ void st_say_failed(void)
     close(fd);
 }
 
+/* A process may have two of our objects that each hold a recorder: of two installations, or of two sets of providers that something put
+ * together by hand. The first in the order of symbols records, and all others are off. */
+extern ST_EXPORT const char sigmatrace_recorder;
+const char sigmatrace_recorder = 1;
+extern const char own_recorder __attribute__((alias("sigmatrace_recorder"), visibility("hidden")));
+
 __attribute__((constructor)) static void start(void)
 {
     int saved = errno;
     const char *off = getenv("SIGMATRACE"), *path = getenv("SIGMATRACE_CONFIG");
-    if ((off && !strcmp(off, "off")) || !path || !*path || strlen(path) >= sizeof st_config.path) {
+    if (&sigmatrace_recorder != &own_recorder || (off && !strcmp(off, "off")) || !path || !*path || strlen(path) >= sizeof st_config.path) {
         st_config.off = st_config.loaded = 1;
     } else {
         memcpy(st_config.path, path, strlen(path) + 1);

@@ -134,7 +134,7 @@ static int find_next_lookups(struct dl_phdr_info *info, size_t size, void *data)
     struct next_lookups *n = data;
     struct tables t;
     if (!n->behind) {
-        n->behind = holds(info, (uintptr_t)&st_real_dlsym);
+        n->behind = holds(info, (uintptr_t)&st_next_dlsym); /* not &st_real_dlsym, which may be that of another recorder */
         return 0;
     }
     if (find_tables(info, &t))

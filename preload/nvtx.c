@@ -163,8 +163,8 @@ static int fill(const struct callbacks *c, uint32_t module, const struct entry *
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t));
-ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
+ST_EXPORT int InitializeInjectionNvtx2(const void *(*tables)(uint32_t));
+ST_EXPORT int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
 {
     static const struct entry core[] = {
         {MARK_EX, (void *)mark_ex}, {MARK_A, (void *)mark_a}, {MARK_W, (void *)mark_w}, {START_EX, (void *)start_ex},
@@ -189,13 +189,14 @@ ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
     return ok;
 }
 
-/* Makes NVTX find us in this process, unless it has a tool already. Whether the profile wants it is asked when NVTX comes. */
+/* Makes NVTX find us in this process, unless it has a tool already: one that is an object of ours is what a process above, with other
+ * providers, has set. Whether the profile wants it is asked when NVTX comes. */
 __attribute__((constructor)) static void offer(void)
 {
-    const char *off = getenv("SIGMATRACE"), *config = getenv("SIGMATRACE_CONFIG");
+    const char *there = getenv("NVTX_INJECTION64_PATH"), *base = there ? strrchr(there, '/') : NULL;
     int saved = errno;
     Dl_info us;
-    if (config && *config && !(off && !strcmp(off, "off")) && !getenv("NVTX_INJECTION64_PATH") && dladdr((void *)InitializeInjectionNvtx2, &us))
-        setenv("NVTX_INJECTION64_PATH", us.dli_fname, 0);
+    if (!st_config.off && (!there || (base && !strncmp(base, "/libsigmatrace.", 15))) && dladdr((void *)InitializeInjectionNvtx2, &us))
+        setenv("NVTX_INJECTION64_PATH", us.dli_fname, 1);
     errno = saved;
 }
