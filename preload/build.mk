@@ -1,8 +1,8 @@
 # The recorder and the providers: libsigmatrace.so and a provider-NAME.so each, to be preloaded together; and for the usual sets of providers
 # one object that holds the recorder and them, libsigmatrace.NAME+NAME.so with the names in order of the alphabet.
-PRELOAD_SRC := $(addprefix preload/,app.c config.c crc.c file.c filesystem.c header.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c ring.c select.c window.c written.c)
+PRELOAD_SRC := $(addprefix preload/,app.c chunk.c config.c crc.c file.c filesystem.c header.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c ring.c select.c window.c written.c)
 PRELOAD_HDR := $(wildcard preload/*.h)
-PRELOAD_CFLAGS := $(CWARN) -O2 -g -fPIC -fvisibility=hidden -ftls-model=initial-exec $(SANITIZE)
+PRELOAD_CFLAGS := $(CWARN) -O2 -g -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-tree-slp-vectorize $(SANITIZE)
 # Every program of a job loads them, most for nothing. Two segments instead of four, and no symbol looked up before it is called, make an idle
 # program's start some 60 us shorter (tests/bench, group start).
 PRELOAD_LDFLAGS := -shared -Wl,-z,lazy -Wl,-z,norelro -Wl,-z,noseparate-code -Wl,-z,nodelete -Wl,--no-undefined

@@ -227,6 +227,10 @@ static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) {
 void st_tables_flush(struct st_process *p, uint64_t monotonic);
 void st_clock_pair(void);
 
+/* chunk.c, with the lock held: writes a thread's chunk (written back end); closes it. */
+void st_chunk_write(struct st_thread *t);
+void st_chunk_end(struct st_thread *t);
+
 /* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */
 void st_watch_begin(void);
 void st_watch(struct st_thread *t, uint64_t monotonic);
