@@ -183,8 +183,6 @@ static const st_variable variables[VARIABLES] = {
     "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
 };
 
-extern char **environ;
-
 char **st_environment(const st_variable *names, unsigned n, const char **values)
 {
     char **last = NULL;

@@ -24,7 +24,7 @@ static void batch_free(void *p)
     memset(b, 0, sizeof *b);
 }
 
-static void make_key(void) { batch_end_made = !pthread_key_create(&batch_end, batch_free); }
+static void make_key(void) { __atomic_store_n(&batch_end_made, !pthread_key_create(&batch_end, batch_free), __ATOMIC_RELEASE); }
 
 /* Makes room for n more elements. 0, or -1 without memory. */
 static int grow(void **array, uint32_t *room, uint32_t used, size_t n, size_t element)
@@ -44,7 +44,7 @@ static int grow(void **array, uint32_t *room, uint32_t used, size_t n, size_t el
     *array = m;
     *room = (uint32_t)want;
     pthread_once(&once, make_key);
-    if (batch_end_made)
+    if (__atomic_load_n(&batch_end_made, __ATOMIC_ACQUIRE))
         pthread_setspecific(batch_end, &batch);
     errno = saved;
     return 0;
