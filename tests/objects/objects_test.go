@@ -177,7 +177,7 @@ func TestTwoRecorders(t *testing.T) {
 		"apart":                  {Apart(lib, "ucx"), 1},
 		"whole before apart":     {join(whole(lib, "ucx"), Apart(lib, "ucx")), 1},
 		"apart before whole":     {join(Apart(lib, "ucx"), whole(lib, "ucx")), 1},
-		"two sets":               {join(whole(lib, "ucx"), whole(lib, "ibverbs", "ucx")), 1},
+		"two sets":               {join(whole(lib, "ucx"), whole(lib, "ibverbs", "libfabric", "ucx")), 1},
 		"two installations":      {join(whole(lib, "ucx"), whole(copied, "ucx")), 1},
 		"apart, twice":           {join(Apart(lib, "ucx"), Apart(copied, "ucx")), 1},
 		"the first one's choice": {join(whole(lib, "ibverbs"), whole(lib, "ucx")), 0},
