@@ -5,13 +5,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // injection is what has to reach the ranks: the recorder's libraries and the file that configures it.
 type injection struct {
 	libdir string
-	libs   []string // absolute, the recorder first
+	libs   []string // absolute; of several, the recorder's first
 	config string   // the flat profile
 	clear  bool     // SIGMATRACE=off was inherited and overruled: it must not reach the ranks
 }
@@ -31,15 +32,20 @@ func libraryDirectory(getenv func(string) string) (string, error) {
 	return filepath.Join(filepath.Dir(exe), "..", "lib", "sigmatrace"), nil
 }
 
-// findLibraries returns the recorder and the providers' libraries in dir, in the order of preloading.
+// findLibraries returns what is to be preloaded from dir: the one object that holds the recorder and these providers, where there is one, since
+// every object makes the start of every program longer; else the recorder and the providers' libraries, in the order of preloading.
 func findLibraries(dir string, providers []string) ([]string, error) {
 	if i := strings.IndexAny(dir, ": \t\n\v\f\r$"); i >= 0 {
 		return nil, failf("install sigmatrace, or set SIGMATRACE_LIBDIR to a copy of the directory, where the path has none of these",
 			"library directory %q has a %q in its path: the dynamic linker splits or expands LD_PRELOAD there", dir, dir[i:i+1])
 	}
-	libs := []string{filepath.Join(dir, "libsigmatrace.so")}
-	for _, p := range providers {
-		libs = append(libs, filepath.Join(dir, "provider-"+p+".so"))
+	whole := filepath.Join(dir, "libsigmatrace."+strings.Join(slices.Sorted(slices.Values(providers)), "+")+".so")
+	libs := []string{whole}
+	if _, err := os.Stat(whole); len(providers) == 0 || errors.Is(err, fs.ErrNotExist) {
+		libs = []string{filepath.Join(dir, "libsigmatrace.so")}
+		for _, p := range providers {
+			libs = append(libs, filepath.Join(dir, "provider-"+p+".so"))
+		}
 	}
 	for _, lib := range libs {
 		info, err := os.Stat(lib)
@@ -69,7 +75,10 @@ func (in *injection) preload(existing string) string {
 }
 
 func (in *injection) own(lib string) bool {
-	base := filepath.Base(lib)
-	return filepath.Clean(filepath.Dir(lib)) == in.libdir &&
-		(base == "libsigmatrace.so" || strings.HasPrefix(base, "provider-") && strings.HasSuffix(base, ".so"))
+	return filepath.Clean(filepath.Dir(lib)) == in.libdir && ownName(filepath.Base(lib))
+}
+
+// ownName reports whether a library is one of ours, wherever it is installed.
+func ownName(base string) bool {
+	return (strings.HasPrefix(base, "libsigmatrace.") || strings.HasPrefix(base, "provider-")) && strings.HasSuffix(base, ".so")
 }

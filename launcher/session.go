@@ -215,7 +215,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if tool := s.cmd.environ["NVTX_INJECTION64_PATH"]; tool != "" && s.profile.Bool("record.nvtx") {
+	if tool := s.cmd.environ["NVTX_INJECTION64_PATH"]; tool != "" && !ownName(filepath.Base(tool)) && s.profile.Bool("record.nvtx") {
 		note(os.Stderr, "NVTX ranges go to %s, which NVTX_INJECTION64_PATH names, and not into the trace", tool)
 	}
 	if line := p.line(s.profile.Text("record.back_end")); line != "" {

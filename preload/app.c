@@ -168,7 +168,7 @@ void st_app_range(unsigned event, const char *name, const char *domain, uint64_t
 
 /* ---- sigmatrace.h ------------------------------------------------------------------------------------------------------------- */
 
-ST_PUBLIC void sigmatrace_mark_v1(const char *name)
+ST_EXPORT void sigmatrace_mark_v1(const char *name)
 {
     struct st_thread *t = st_enter(ST_LAYER_APP);
     int saved = errno;
@@ -183,5 +183,5 @@ ST_PUBLIC void sigmatrace_mark_v1(const char *name)
     errno = saved;
 }
 
-ST_PUBLIC void sigmatrace_phase_begin_v1(const char *name) { st_app_push(name ? name : "", NULL); }
-ST_PUBLIC void sigmatrace_phase_end_v1(void) { st_app_pop(NULL); }
+ST_EXPORT void sigmatrace_phase_begin_v1(const char *name) { st_app_push(name ? name : "", NULL); }
+ST_EXPORT void sigmatrace_phase_end_v1(void) { st_app_pop(NULL); }

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct st_config st_config = {.rank = -1, .world = -1, .alive_at = -1};
+struct st_config st_config; /* all zero in the file: the start of a program that does nothing is not to copy its pages */
 
 static void copy(char *to, size_t size, const char *from)
 {
@@ -173,49 +173,75 @@ int st_config_load(void)
     return st_config.off ? -1 : 0;
 }
 
-static void find_rank(void)
+/* What is read of the environment, in one pass over it and without a call: this runs in every program. */
+enum {
+    V_SIGMATRACE, V_CONFIG,
+    V_OMPI_RANK, V_OMPI_SIZE, V_PMIX_RANK, V_PMIX_SIZE, V_PMI_RANK, V_PMI_SIZE, V_PALS_RANK, V_JSM_RANK, V_JSM_SIZE, V_RANK, V_WORLD_SIZE,
+    V_ALPS_RANK, V_FLUX_RANK, V_FLUX_SIZE, V_SLURM_RANK, V_SLURM_SIZE, V_TORCHRUN,
+    V_JOB, V_ARRAY_TASK, V_RESTART, V_HET_JOB, V_STEP, V_NODE, V_LOCAL_RANK, V_NAMESPACE, V_MASTER_PORT, VARIABLES
+};
+static const st_variable variables[VARIABLES] = {
+    "SIGMATRACE", "SIGMATRACE_CONFIG",
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_SIZE", "PMI_RANK", "PMI_SIZE", "PALS_RANKID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "RANK", "WORLD_SIZE",
+    "ALPS_APP_PE", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE", "MASTER_PORT",
+};
+
+char **st_environment(const st_variable *names, unsigned n, const char **values)
+{
+    char **last = NULL;
+    for (char **e = environ; e && *e; e++)
+        for (unsigned i = 0; i < n; i++) {
+            const char *name = names[i], *c = *e;
+            while (*name && *name == *c)
+                name++, c++;
+            if (!*name && *c == '=' && !values[i]) {
+                values[i] = c + 1;
+                last = e;
+            }
+        }
+    return last;
+}
+
+static void find_rank(const char *const *v)
 {
     static const struct {
-        const char *rank, *world;
-        uint32_t source;
+        uint8_t rank, world, source;
     } known[] = {
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ST_RANK_OMPI},
-        {"PMIX_RANK", "PMIX_SIZE", ST_RANK_PMIX},
-        {"PMI_RANK", "PMI_SIZE", ST_RANK_PMI},
-        {"PALS_RANKID", "PMI_SIZE", ST_RANK_PALS},
-        {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ST_RANK_JSM},
-        {"RANK", "WORLD_SIZE", ST_RANK_RANK},
+        {V_OMPI_RANK, V_OMPI_SIZE, ST_RANK_OMPI},
+        {V_PMIX_RANK, V_PMIX_SIZE, ST_RANK_PMIX},
+        {V_PMI_RANK, V_PMI_SIZE, ST_RANK_PMI},
+        {V_PALS_RANK, V_PMI_SIZE, ST_RANK_PALS},
+        {V_JSM_RANK, V_JSM_SIZE, ST_RANK_JSM},
+        {V_RANK, V_WORLD_SIZE, ST_RANK_RANK},
         /* the launchers below may have started torchrun's agents, whose ranks inherit their variables */
-        {"ALPS_APP_PE", NULL, ST_RANK_ALPS} /* ALPS tells no size */,
-        {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", ST_RANK_FLUX},
-        {"SLURM_PROCID", "SLURM_NTASKS", ST_RANK_SLURM},
+        {V_ALPS_RANK, VARIABLES, ST_RANK_ALPS} /* ALPS tells no size */,
+        {V_FLUX_RANK, V_FLUX_SIZE, ST_RANK_FLUX},
+        {V_SLURM_RANK, V_SLURM_SIZE, ST_RANK_SLURM},
     };
     /* So may PMI's and the others above: what torchrun itself has started has the rank that torchrun gave it. */
-    int torchrun = getenv("TORCHELASTIC_RUN_ID") && number(getenv("RANK")) >= 0;
+    int torchrun = v[V_TORCHRUN] && number(v[V_RANK]) >= 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        int64_t r = number(getenv(known[i].rank));
+        int64_t r = number(v[known[i].rank]);
         if (r >= 0 && (!torchrun || known[i].source == ST_RANK_RANK)) {
             st_config.rank = r;
-            st_config.world = known[i].world ? number(getenv(known[i].world)) : -1;
+            st_config.world = known[i].world < VARIABLES ? number(v[known[i].world]) : -1;
             st_config.rank_source = known[i].source;
             return;
         }
     }
 }
 
-static void find_job(void)
+static void find_job(const char *const *v)
 {
-    static const char *const names[] = {
-        "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_HET_JOB_OFFSET", "SLURM_STEP_ID",
-        "SLURM_PROCID", "SLURM_NODEID", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
-        "TORCHELASTIC_RUN_ID", "MASTER_PORT",
-    };
+    static const uint8_t of_job[] = {V_JOB, V_ARRAY_TASK, V_RESTART, V_HET_JOB, V_STEP, V_SLURM_RANK, V_NODE, V_LOCAL_RANK, V_NAMESPACE,
+                                     V_TORCHRUN, V_MASTER_PORT};
     size_t used = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *v = getenv(names[i]);
-        if (!v || strchr(v, '\n'))
+    for (size_t i = 0; i < sizeof of_job; i++) {
+        const char *text = v[of_job[i]];
+        if (!text || strchr(text, '\n'))
             continue;
-        int n = snprintf(st_config.job + used, sizeof st_config.job - used, "%s=%s\n", names[i], v);
+        int n = snprintf(st_config.job + used, sizeof st_config.job - used, "%s=%s\n", variables[of_job[i]], text);
         if (n < 0 || used + (size_t)n >= sizeof st_config.job) {
             st_config.job[used] = 0;
             return;
@@ -371,20 +397,33 @@ void st_say_failed(void)
     close(fd);
 }
 
+/* A process may have two of our objects that each hold a recorder: of two installations, or of two sets of providers that something put
+ * together by hand. The first in the order of symbols records, and all others are off. */
+extern ST_EXPORT const char sigmatrace_recorder;
+const char sigmatrace_recorder = 1;
+extern const char own_recorder __attribute__((alias("sigmatrace_recorder"), visibility("hidden")));
+
 __attribute__((constructor)) static void start(void)
 {
-    int saved = errno;
-    const char *off = getenv("SIGMATRACE"), *path = getenv("SIGMATRACE_CONFIG");
-    if ((off && !strcmp(off, "off")) || !path || !*path || strlen(path) >= sizeof st_config.path) {
-        st_config.off = st_config.loaded = 1;
-    } else {
-        memcpy(st_config.path, path, strlen(path) + 1);
-        st_config.loaded_realtime = st_realtime();
-        st_config.loaded_monotonic = st_monotonic();
-        find_rank();
-        find_job();
-        if (st_config.rank >= 0)
-            say_alive();
+    struct st_config *c = &st_config;
+    const char *v[VARIABLES] = {NULL};
+    st_environment(variables, VARIABLES, v);
+    const char *off = v[V_SIGMATRACE], *path = v[V_CONFIG];
+    size_t n = 0;
+    while (path && n < sizeof c->path - 1 && (c->path[n] = path[n]))
+        n++;
+    c->rank = c->world = c->alive_at = -1;
+    if (&sigmatrace_recorder != &own_recorder || (off && off[0] == 'o' && off[1] == 'f' && off[2] == 'f' && !off[3]) || !n || path[n]) {
+        c->off = c->loaded = 1;
+        return;
     }
-    errno = saved;
+    c->loaded_realtime = st_realtime();
+    c->loaded_monotonic = st_monotonic();
+    find_rank(v);
+    find_job(v);
+    if (c->rank >= 0) {
+        int saved = errno;
+        say_alive();
+        errno = saved;
+    }
 }

@@ -271,18 +271,18 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)bytes ^ s_->next[1]) |
-                     ((uint64_t)tag ^ s_->next[2]) |
-                     ((uint64_t)mask ^ s_->next[3]) |
-                     ((uint64_t)local_address ^ s_->next[4]) |
-                     ((uint64_t)remote_address ^ s_->next[5]) |
-                     ((uint64_t)remote_key ^ s_->next[6]) |
-                     ((uint64_t)request ^ s_->next[7]) |
-                     ((uint64_t)status ^ s_->next[8]) |
-                     ((uint64_t)api ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)bytes == s_->next[1] &&
+                  (uint64_t)tag == s_->next[2] &&
+                  (uint64_t)mask == s_->next[3] &&
+                  (uint64_t)local_address == s_->next[4] &&
+                  (uint64_t)remote_address == s_->next[5] &&
+                  (uint64_t)remote_key == s_->next[6] &&
+                  (uint64_t)request == s_->next[7] &&
+                  (uint64_t)status == s_->next[8] &&
+                  (uint64_t)api == s_->next[9] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -312,13 +312,13 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)request ^ s_->next[1]) |
-                     ((uint64_t)bytes ^ s_->next[2]) |
-                     ((uint64_t)tag ^ s_->next[3]) |
-                     ((uint64_t)error ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)request == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uint64_t)tag == s_->next[3] &&
+                  (uint64_t)error == s_->next[4] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -345,13 +345,13 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)operation ^ s_->next[1]) |
-                     ((uint64_t)requests ^ s_->next[2]) |
-                     ((uint64_t)bytes ^ s_->next[3]) |
-                     ((uint64_t)peer ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)operation == s_->next[1] &&
+                  (uint64_t)requests == s_->next[2] &&
+                  (uint64_t)bytes == s_->next[3] &&
+                  (uint64_t)peer == s_->next[4] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -378,20 +378,20 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)wr_id ^ s_->next[1]) |
-                     ((uint64_t)bytes ^ s_->next[2]) |
-                     ((uint64_t)opcode ^ s_->next[3]) |
-                     ((uint64_t)flags ^ s_->next[4]) |
-                     ((uint64_t)sges ^ s_->next[5]) |
-                     ((uint64_t)local_address ^ s_->next[6]) |
-                     ((uint64_t)local_key ^ s_->next[7]) |
-                     ((uint64_t)remote_address ^ s_->next[8]) |
-                     ((uint64_t)remote_key ^ s_->next[9]) |
-                     ((uint64_t)immediate ^ s_->next[10]) |
-                     ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)wr_id == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uint64_t)opcode == s_->next[3] &&
+                  (uint64_t)flags == s_->next[4] &&
+                  (uint64_t)sges == s_->next[5] &&
+                  (uint64_t)local_address == s_->next[6] &&
+                  (uint64_t)local_key == s_->next[7] &&
+                  (uint64_t)remote_address == s_->next[8] &&
+                  (uint64_t)remote_key == s_->next[9] &&
+                  (uint64_t)immediate == s_->next[10] &&
+                  (uint64_t)call == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -421,20 +421,20 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)wr_id ^ s_->next[1]) |
-                     ((uint64_t)bytes ^ s_->next[2]) |
-                     ((uint64_t)opcode ^ s_->next[3]) |
-                     ((uint64_t)flags ^ s_->next[4]) |
-                     ((uint64_t)sges ^ s_->next[5]) |
-                     ((uint64_t)local_address ^ s_->next[6]) |
-                     ((uint64_t)local_key ^ s_->next[7]) |
-                     ((uint64_t)address_handle ^ s_->next[8]) |
-                     ((uint64_t)remote_qpn ^ s_->next[9]) |
-                     ((uint64_t)immediate ^ s_->next[10]) |
-                     ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)wr_id == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uint64_t)opcode == s_->next[3] &&
+                  (uint64_t)flags == s_->next[4] &&
+                  (uint64_t)sges == s_->next[5] &&
+                  (uint64_t)local_address == s_->next[6] &&
+                  (uint64_t)local_key == s_->next[7] &&
+                  (uint64_t)address_handle == s_->next[8] &&
+                  (uint64_t)remote_qpn == s_->next[9] &&
+                  (uint64_t)immediate == s_->next[10] &&
+                  (uint64_t)call == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -463,20 +463,20 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)wr_id ^ s_->next[1]) |
-                     ((uint64_t)bytes ^ s_->next[2]) |
-                     ((uint64_t)opcode ^ s_->next[3]) |
-                     ((uint64_t)flags ^ s_->next[4]) |
-                     ((uint64_t)local_address ^ s_->next[5]) |
-                     ((uint64_t)local_key ^ s_->next[6]) |
-                     ((uint64_t)remote_address ^ s_->next[7]) |
-                     ((uint64_t)remote_key ^ s_->next[8]) |
-                     ((uint64_t)compare_add ^ s_->next[9]) |
-                     ((uint64_t)swap ^ s_->next[10]) |
-                     ((uint64_t)call ^ s_->next[11]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)wr_id == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uint64_t)opcode == s_->next[3] &&
+                  (uint64_t)flags == s_->next[4] &&
+                  (uint64_t)local_address == s_->next[5] &&
+                  (uint64_t)local_key == s_->next[6] &&
+                  (uint64_t)remote_address == s_->next[7] &&
+                  (uint64_t)remote_key == s_->next[8] &&
+                  (uint64_t)compare_add == s_->next[9] &&
+                  (uint64_t)swap == s_->next[10] &&
+                  (uint64_t)call == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -507,13 +507,13 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)index ^ s_->next[1]) |
-                     ((uint64_t)local_address ^ s_->next[2]) |
-                     ((uint64_t)local_key ^ s_->next[3]) |
-                     ((uint64_t)bytes ^ s_->next[4]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)index == s_->next[1] &&
+                  (uint64_t)local_address == s_->next[2] &&
+                  (uint64_t)local_key == s_->next[3] &&
+                  (uint64_t)bytes == s_->next[4] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -541,15 +541,15 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)wr_id ^ s_->next[1]) |
-                     ((uint64_t)bytes ^ s_->next[2]) |
-                     ((uint64_t)sges ^ s_->next[3]) |
-                     ((uint64_t)local_address ^ s_->next[4]) |
-                     ((uint64_t)local_key ^ s_->next[5]) |
-                     ((uint64_t)call ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)wr_id == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uint64_t)sges == s_->next[3] &&
+                  (uint64_t)local_address == s_->next[4] &&
+                  (uint64_t)local_key == s_->next[5] &&
+                  (uint64_t)call == s_->next[6] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -577,17 +577,17 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)wr_id ^ s_->next[1]) |
-                     ((uint64_t)completion_queue ^ s_->next[2]) |
-                     ((uint64_t)status ^ s_->next[3]) |
-                     ((uint64_t)opcode ^ s_->next[4]) |
-                     ((uint64_t)bytes ^ s_->next[5]) |
-                     ((uint64_t)flags ^ s_->next[6]) |
-                     ((uint64_t)immediate ^ s_->next[7]) |
-                     ((uint64_t)source_qpn ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)wr_id == s_->next[1] &&
+                  (uint64_t)completion_queue == s_->next[2] &&
+                  (uint64_t)status == s_->next[3] &&
+                  (uint64_t)opcode == s_->next[4] &&
+                  (uint64_t)bytes == s_->next[5] &&
+                  (uint64_t)flags == s_->next[6] &&
+                  (uint64_t)immediate == s_->next[7] &&
+                  (uint64_t)source_qpn == s_->next[8] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -615,10 +615,10 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)count == s_->next[1] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -645,10 +645,10 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)solicited_only ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)solicited_only == s_->next[1] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -674,11 +674,11 @@ static inline __attribute__((always_inline)) void st_rec_app_phase(struct st_thr
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)name ^ s_->next[1]) |
-                     ((uint64_t)range ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)name == s_->next[1] &&
+                  (uint64_t)range == s_->next[2] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -705,18 +705,18 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)bytes ^ s_->next[1]) |
-                     ((uint64_t)form ^ s_->next[2]) |
-                     ((uint64_t)id ^ s_->next[3]) |
-                     ((uint64_t)local_address ^ s_->next[4]) |
-                     ((uint64_t)remote_address ^ s_->next[5]) |
-                     ((uint64_t)remote_key ^ s_->next[6]) |
-                     ((uint64_t)request ^ s_->next[7]) |
-                     ((uint64_t)status ^ s_->next[8]) |
-                     ((uint64_t)parent ^ s_->next[9]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)bytes == s_->next[1] &&
+                  (uint64_t)form == s_->next[2] &&
+                  (uint64_t)id == s_->next[3] &&
+                  (uint64_t)local_address == s_->next[4] &&
+                  (uint64_t)remote_address == s_->next[5] &&
+                  (uint64_t)remote_key == s_->next[6] &&
+                  (uint64_t)request == s_->next[7] &&
+                  (uint64_t)status == s_->next[8] &&
+                  (uint64_t)parent == s_->next[9] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -747,11 +747,11 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)request ^ s_->next[1]) |
-                     ((uint64_t)error ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)request == s_->next[1] &&
+                  (uint64_t)error == s_->next[2] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -778,19 +778,19 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)bytes ^ s_->next[1]) |
-                     ((uint64_t)context ^ s_->next[2]) |
-                     ((uint64_t)tag ^ s_->next[3]) |
-                     ((uint64_t)ignore ^ s_->next[4]) |
-                     ((uint64_t)source ^ s_->next[5]) |
-                     ((uint64_t)data ^ s_->next[6]) |
-                     ((uint64_t)flags ^ s_->next[7]) |
-                     ((uint64_t)local_address ^ s_->next[8]) |
-                     ((uint64_t)result ^ s_->next[9]) |
-                     ((uint64_t)api ^ s_->next[10]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)bytes == s_->next[1] &&
+                  (uint64_t)context == s_->next[2] &&
+                  (uint64_t)tag == s_->next[3] &&
+                  (uint64_t)ignore == s_->next[4] &&
+                  (uint64_t)source == s_->next[5] &&
+                  (uint64_t)data == s_->next[6] &&
+                  (uint64_t)flags == s_->next[7] &&
+                  (uint64_t)local_address == s_->next[8] &&
+                  (uint64_t)result == s_->next[9] &&
+                  (uint64_t)api == s_->next[10] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -820,21 +820,21 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)bytes ^ s_->next[1]) |
-                     ((uint64_t)context ^ s_->next[2]) |
-                     ((uint64_t)remote_address ^ s_->next[3]) |
-                     ((uint64_t)remote_key ^ s_->next[4]) |
-                     ((uint64_t)data ^ s_->next[5]) |
-                     ((uint64_t)flags ^ s_->next[6]) |
-                     ((uint64_t)local_address ^ s_->next[7]) |
-                     ((uint64_t)atomic ^ s_->next[8]) |
-                     ((uint64_t)datatype ^ s_->next[9]) |
-                     ((uint64_t)operator ^ s_->next[10]) |
-                     ((uint64_t)result ^ s_->next[11]) |
-                     ((uint64_t)api ^ s_->next[12]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)bytes == s_->next[1] &&
+                  (uint64_t)context == s_->next[2] &&
+                  (uint64_t)remote_address == s_->next[3] &&
+                  (uint64_t)remote_key == s_->next[4] &&
+                  (uint64_t)data == s_->next[5] &&
+                  (uint64_t)flags == s_->next[6] &&
+                  (uint64_t)local_address == s_->next[7] &&
+                  (uint64_t)atomic == s_->next[8] &&
+                  (uint64_t)datatype == s_->next[9] &&
+                  (uint64_t)operator == s_->next[10] &&
+                  (uint64_t)result == s_->next[11] &&
+                  (uint64_t)api == s_->next[12] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -865,15 +865,15 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)context ^ s_->next[1]) |
-                     ((uint64_t)flags ^ s_->next[2]) |
-                     ((uint64_t)bytes ^ s_->next[3]) |
-                     ((uint64_t)data ^ s_->next[4]) |
-                     ((uint64_t)tag ^ s_->next[5]) |
-                     ((uint64_t)source ^ s_->next[6]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)context == s_->next[1] &&
+                  (uint64_t)flags == s_->next[2] &&
+                  (uint64_t)bytes == s_->next[3] &&
+                  (uint64_t)data == s_->next[4] &&
+                  (uint64_t)tag == s_->next[5] &&
+                  (uint64_t)source == s_->next[6] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -901,17 +901,17 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)context ^ s_->next[1]) |
-                     ((uint64_t)flags ^ s_->next[2]) |
-                     ((uint64_t)bytes ^ s_->next[3]) |
-                     ((uint64_t)data ^ s_->next[4]) |
-                     ((uint64_t)tag ^ s_->next[5]) |
-                     ((uint64_t)overflow ^ s_->next[6]) |
-                     ((uint64_t)error ^ s_->next[7]) |
-                     ((uint64_t)provider_error ^ s_->next[8]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)context == s_->next[1] &&
+                  (uint64_t)flags == s_->next[2] &&
+                  (uint64_t)bytes == s_->next[3] &&
+                  (uint64_t)data == s_->next[4] &&
+                  (uint64_t)tag == s_->next[5] &&
+                  (uint64_t)overflow == s_->next[6] &&
+                  (uint64_t)error == s_->next[7] &&
+                  (uint64_t)provider_error == s_->next[8] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -938,10 +938,10 @@ static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct 
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)count ^ s_->next[1]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)count == s_->next[1] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -968,11 +968,11 @@ static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_t
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)value ^ s_->next[1]) |
-                     ((uint64_t)kind ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)value == s_->next[1] &&
+                  (uint64_t)kind == s_->next[2] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -999,11 +999,11 @@ static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_th
     uint64_t dt_ = now_ - t_->last;
     if (st_unlikely(dt_ >> 24))
         dt_ = st_step(t_, now_);
-    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0]) |
-                     ((uint64_t)context ^ s_->next[1]) |
-                     ((uint64_t)status ^ s_->next[2]);
     uint8_t *p_ = t_->cur;
-    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)context == s_->next[1] &&
+                  (uint64_t)status == s_->next[2] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);

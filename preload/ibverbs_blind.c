@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A program that asks where a queue pair's ring and doorbell are is going to use them. */
-ST_PUBLIC int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t obj_type)
+ST_EXPORT int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t obj_type)
 {
     if (!REAL(mlx5dv_init_obj))
         return ENOSYS;
@@ -39,7 +39,7 @@ static unsigned qp_type(uint8_t service)
     }
 }
 
-ST_PUBLIC struct mlx5dv_devx_obj *mlx5dv_devx_obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
+ST_EXPORT struct mlx5dv_devx_obj *mlx5dv_devx_obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
 {
     if (!REAL(mlx5dv_devx_obj_create)) {
         errno = ENOSYS;
@@ -63,7 +63,7 @@ ST_PUBLIC struct mlx5dv_devx_obj *mlx5dv_devx_obj_create(struct ibv_context *con
     return obj;
 }
 
-ST_PUBLIC int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *obj)
+ST_EXPORT int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *obj)
 {
     if (!REAL(mlx5dv_devx_obj_destroy))
         return ENOSYS;

@@ -12,6 +12,7 @@
 __thread struct batch batch;
 static pthread_key_t batch_end;
 static int batch_end_made;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void batch_free(void *p)
 {
@@ -23,7 +24,7 @@ static void batch_free(void *p)
     memset(b, 0, sizeof *b);
 }
 
-__attribute__((constructor)) static void start(void) { batch_end_made = !pthread_key_create(&batch_end, batch_free); }
+static void make_key(void) { __atomic_store_n(&batch_end_made, !pthread_key_create(&batch_end, batch_free), __ATOMIC_RELEASE); }
 
 /* Makes room for n more elements. 0, or -1 without memory. */
 static int grow(void **array, uint32_t *room, uint32_t used, size_t n, size_t element)
@@ -42,7 +43,8 @@ static int grow(void **array, uint32_t *room, uint32_t used, size_t n, size_t el
     }
     *array = m;
     *room = (uint32_t)want;
-    if (batch_end_made)
+    pthread_once(&once, make_key);
+    if (__atomic_load_n(&batch_end_made, __ATOMIC_ACQUIRE))
         pthread_setspecific(batch_end, &batch);
     errno = saved;
     return 0;

@@ -25,7 +25,7 @@ static struct ibv_context *opened(struct ibv_context *c, void *function)
     return c;
 }
 
-ST_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
+ST_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
     if (!REAL(ibv_open_device))
         return absent();
@@ -33,7 +33,7 @@ ST_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
     return opened(real.ibv_open_device(device), (void *)real.ibv_open_device);
 }
 
-ST_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
+ST_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {
     if (!REAL(ibv_import_device))
         return absent();
@@ -41,7 +41,7 @@ ST_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
     return opened(real.ibv_import_device(cmd_fd), (void *)real.ibv_import_device);
 }
 
-ST_PUBLIC struct ibv_context *mlx5dv_open_device(struct ibv_device *device, struct mlx5dv_context_attr *attr)
+ST_EXPORT struct ibv_context *mlx5dv_open_device(struct ibv_device *device, struct mlx5dv_context_attr *attr)
 {
     if (!REAL(mlx5dv_open_device))
         return absent();
@@ -49,7 +49,7 @@ ST_PUBLIC struct ibv_context *mlx5dv_open_device(struct ibv_device *device, stru
     return opened(real.mlx5dv_open_device(device, attr), (void *)real.mlx5dv_open_device);
 }
 
-ST_PUBLIC int ibv_close_device(struct ibv_context *context)
+ST_EXPORT int ibv_close_device(struct ibv_context *context)
 {
     if (!REAL(ibv_close_device))
         return ENOSYS;
@@ -65,7 +65,7 @@ ST_PUBLIC int ibv_close_device(struct ibv_context *context)
 
 /* ---- protection domains ------------------------------------------------------------------------------------------------------------ */
 
-ST_PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+ST_EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
     if (!REAL(ibv_alloc_pd))
         return absent();
@@ -91,7 +91,7 @@ struct ibv_pd *hook_alloc_parent_domain(struct ibv_context *c, struct ibv_parent
     return pd;
 }
 
-ST_PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
+ST_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
     if (!REAL(ibv_dealloc_pd))
         return ENOSYS;
@@ -114,7 +114,7 @@ static struct ibv_mr *registered(struct st_thread *t, uint64_t begin, struct ibv
     return mr;
 }
 
-ST_PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+ST_EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
     if (!REAL(ibv_reg_mr))
         return absent();
@@ -123,7 +123,7 @@ ST_PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length
     return registered(t, begin, real.ibv_reg_mr(pd, addr, length, access), addr, length, (uintptr_t)addr, (unsigned)access, 0);
 }
 
-ST_PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+ST_EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
 {
     if (!REAL(ibv_reg_mr_iova))
         return absent();
@@ -132,7 +132,7 @@ ST_PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t l
     return registered(t, begin, real.ibv_reg_mr_iova(pd, addr, length, iova, access), addr, length, iova, (unsigned)access, 0);
 }
 
-ST_PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)
+ST_EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned access)
 {
     if (!REAL(ibv_reg_mr_iova2))
         return absent();
@@ -141,7 +141,7 @@ ST_PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t 
     return registered(t, begin, real.ibv_reg_mr_iova2(pd, addr, length, iova, access), addr, length, iova, access, 0);
 }
 
-ST_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+ST_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 {
     if (!REAL(ibv_reg_dmabuf_mr))
         return absent();
@@ -151,7 +151,7 @@ ST_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 }
 
 /* What a changed region is afterwards stands in the structure: a new object, since its keys are new. */
-ST_PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+ST_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
 {
     if (!REAL(ibv_rereg_mr))
         return ENOSYS;
@@ -166,7 +166,7 @@ ST_PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
     return rc;
 }
 
-ST_PUBLIC int ibv_dereg_mr(struct ibv_mr *mr)
+ST_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
     if (!REAL(ibv_dereg_mr))
         return ENOSYS;
@@ -197,7 +197,7 @@ static struct ibv_cq_ex *cq_ex_made(struct st_thread *t, struct ibv_cq_ex *cq)
     return cq;
 }
 
-ST_PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
+ST_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector)
 {
     if (!REAL(ibv_create_cq))
         return absent();
@@ -211,7 +211,7 @@ struct ibv_cq_ex *hook_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_at
     return cq_ex_made(t, context_of(c)->create_cq_ex(c, attr));
 }
 
-ST_PUBLIC struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct mlx5dv_cq_init_attr *mlx5_attr)
+ST_EXPORT struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct mlx5dv_cq_init_attr *mlx5_attr)
 {
     if (!REAL(mlx5dv_create_cq))
         return absent();
@@ -219,7 +219,7 @@ ST_PUBLIC struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct
     return cq_ex_made(t, real.mlx5dv_create_cq(context, attr, mlx5_attr));
 }
 
-ST_PUBLIC struct ibv_cq_ex *efadv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct efadv_cq_init_attr *efa_attr, uint32_t inlen)
+ST_EXPORT struct ibv_cq_ex *efadv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct efadv_cq_init_attr *efa_attr, uint32_t inlen)
 {
     if (!REAL(efadv_create_cq))
         return absent();
@@ -227,7 +227,7 @@ ST_PUBLIC struct ibv_cq_ex *efadv_create_cq(struct ibv_context *context, struct 
     return cq_ex_made(t, real.efadv_create_cq(context, attr, efa_attr, inlen));
 }
 
-ST_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+ST_EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
     if (!REAL(ibv_resize_cq))
         return ENOSYS;
@@ -242,7 +242,7 @@ ST_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
     return rc;
 }
 
-ST_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
+ST_EXPORT int ibv_destroy_cq(struct ibv_cq *cq)
 {
     if (!REAL(ibv_destroy_cq))
         return ENOSYS;
@@ -271,7 +271,7 @@ static struct ibv_srq *srq_made(struct st_thread *t, struct ibv_srq *srq, const 
     return srq;
 }
 
-ST_PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+ST_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
     if (!REAL(ibv_create_srq))
         return absent();
@@ -285,7 +285,7 @@ struct ibv_srq *hook_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_at
     return srq_made(t, context_of(c)->create_srq_ex(c, attr), &attr->attr);
 }
 
-ST_PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
+ST_EXPORT int ibv_destroy_srq(struct ibv_srq *srq)
 {
     if (!REAL(ibv_destroy_srq))
         return ENOSYS;
@@ -321,7 +321,7 @@ static struct ibv_qp *qp_ex_made(struct st_thread *t, struct ibv_qp *qp, const s
     return qp;
 }
 
-ST_PUBLIC struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+ST_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
     if (!REAL(ibv_create_qp))
         return absent();
@@ -342,7 +342,7 @@ struct ibv_qp *hook_open_qp(struct ibv_context *c, struct ibv_qp_open_attr *attr
     return qp_made(t, context_of(c)->open_qp(c, attr), 0, &none, 0);
 }
 
-ST_PUBLIC struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct mlx5dv_qp_init_attr *mlx5_attr)
+ST_EXPORT struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct mlx5dv_qp_init_attr *mlx5_attr)
 {
     if (!REAL(mlx5dv_create_qp))
         return absent();
@@ -351,7 +351,7 @@ ST_PUBLIC struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ib
 }
 
 /* EFA's reliable datagrams: an address handle in every request. */
-ST_PUBLIC struct ibv_qp *efadv_create_driver_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint32_t driver_qp_type)
+ST_EXPORT struct ibv_qp *efadv_create_driver_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint32_t driver_qp_type)
 {
     if (!REAL(efadv_create_driver_qp))
         return absent();
@@ -359,7 +359,7 @@ ST_PUBLIC struct ibv_qp *efadv_create_driver_qp(struct ibv_pd *pd, struct ibv_qp
     return qp_made(t, real.efadv_create_driver_qp(pd, attr, driver_qp_type), attr->sq_sig_all, &attr->cap, QP_UNCONNECTED);
 }
 
-ST_PUBLIC struct ibv_qp *efadv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct efadv_qp_init_attr *efa_attr, uint32_t inlen)
+ST_EXPORT struct ibv_qp *efadv_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct efadv_qp_init_attr *efa_attr, uint32_t inlen)
 {
     if (!REAL(efadv_create_qp_ex))
         return absent();
@@ -367,7 +367,7 @@ ST_PUBLIC struct ibv_qp *efadv_create_qp_ex(struct ibv_context *context, struct 
     return qp_ex_made(t, real.efadv_create_qp_ex(context, attr, efa_attr, inlen), attr, QP_UNCONNECTED);
 }
 
-ST_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+ST_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
     if (!REAL(ibv_modify_qp))
         return ENOSYS;
@@ -381,7 +381,7 @@ ST_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
     return rc;
 }
 
-ST_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
+ST_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 {
     if (!REAL(ibv_destroy_qp))
         return ENOSYS;
@@ -398,7 +398,7 @@ ST_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 
 /* ---- address handles ----------------------------------------------------------------------------------------------------------------- */
 
-ST_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+ST_EXPORT struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
     if (!REAL(ibv_create_ah))
         return absent();
@@ -412,7 +412,7 @@ ST_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
     return ah;
 }
 
-ST_PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num)
+ST_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num)
 {
     if (!REAL(ibv_create_ah_from_wc))
         return absent();
@@ -429,7 +429,7 @@ ST_PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc 
     return ah;
 }
 
-ST_PUBLIC int ibv_destroy_ah(struct ibv_ah *ah)
+ST_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 {
     if (!REAL(ibv_destroy_ah))
         return ENOSYS;

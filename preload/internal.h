@@ -12,12 +12,6 @@
 struct st_config {
     int off;
     int loaded;
-    char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
-    char directory[PATH_MAX];
-    char ring[PATH_MAX]; /* capture.memory: where captures have their memory; "" nowhere */
-    char profile[64];
-    char providers[64];
-    char job[256];
     uint32_t mode;
     uint32_t back_end; /* 0 auto, 1 mapped, 2 written */
     uint32_t chunk;
@@ -27,24 +21,36 @@ struct st_config {
     int64_t rank, world;
     uint32_t rank_source;
     int64_t alive_at;  /* where the proof of life lies in its file; -1 nowhere */
-    char alive[PATH_MAX + 128];
     uint32_t excluded; /* ST_EXCLUDED_...: the process is not recorded, by [ranks] or [processes] */
     uint64_t start;    /* of the run, CLOCK_REALTIME; 0 not known */
     char clock[64];    /* whose CLOCK_MONOTONIC the run began at start_monotonic by: st_clock_name */
     int64_t start_monotonic;
     uint64_t loaded_realtime, loaded_monotonic; /* when this process, or the one it was forked from, was loaded */
-    char control[PATH_MAX];
     /* [window]: ns; 0 none */
     uint64_t delay, duration, max_events;
     int closed, uncontrolled;
     /* [epoch] */
     uint64_t interval;
     int phase_epochs, nvtx;
+    char job[256];
+    char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
+    char directory[PATH_MAX];
+    char ring[PATH_MAX]; /* capture.memory: where captures have their memory; "" nowhere */
+    char profile[64];
+    char providers[64];
+    char control[PATH_MAX];
+    char alive[PATH_MAX + 128];
 };
 extern struct st_config st_config;
 int st_config_load(void);
+/* Looks n variables up in the environment: values, which the caller has set to NULL, get what is found. Returns the place in `environ` of the last one found. */
+typedef char st_variable[28];
+char **st_environment(const st_variable *names, unsigned n, const char **values);
 /* Reads a small file whole; returns its length, or -1. */
 ssize_t st_slurp(const char *path, char *to, size_t size);
+
+/* lookup.c: the file that this code is in, as the linker knows it. */
+const char *st_own_file(void);
 
 /* select.c: whether n is in a list of ranges such as "0-7,16"; -1 where it is none. Whether one of a comma list of patterns matches an
  * executable: its path where the pattern has a slash, else its name. */
@@ -226,6 +232,10 @@ void st_flush_again(void);
 static inline int st_flush_due(const struct st_process *p, uint64_t monotonic) { return monotonic - p->flushed > 1000000000u; }
 void st_tables_flush(struct st_process *p, uint64_t monotonic);
 void st_clock_pair(void);
+
+/* chunk.c, with the lock held: writes a thread's chunk (written back end); closes it. */
+void st_chunk_write(struct st_thread *t);
+void st_chunk_end(struct st_thread *t);
 
 /* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */
 void st_watch_begin(void);

@@ -90,6 +90,22 @@ static int holds(const struct dl_phdr_info *info, uintptr_t p)
     return 0;
 }
 
+static int find_own(struct dl_phdr_info *info, size_t size, void *name)
+{
+    (void)size;
+    int ours = holds(info, (uintptr_t)&st_next_dlsym);
+    if (ours)
+        *(const char **)name = info->dlpi_name;
+    return ours;
+}
+
+const char *st_own_file(void)
+{
+    const char *name = "";
+    dl_iterate_phdr(find_own, &name);
+    return name;
+}
+
 static const char *base_name(const struct dl_phdr_info *info)
 {
     const char *base = strrchr(info->dlpi_name, '/');
@@ -134,7 +150,7 @@ static int find_next_lookups(struct dl_phdr_info *info, size_t size, void *data)
     struct next_lookups *n = data;
     struct tables t;
     if (!n->behind) {
-        n->behind = holds(info, (uintptr_t)&st_real_dlsym);
+        n->behind = holds(info, (uintptr_t)&st_next_dlsym); /* not &st_real_dlsym, which may be that of another recorder */
         return 0;
     }
     if (find_tables(info, &t))
@@ -206,7 +222,6 @@ void *st_next_local(const char *name, const char *version)
 #define TABLES 8
 static struct {
     const char *prefix;
-    size_t length;
     const struct st_hook *hooks;
 } registered[TABLES];
 static unsigned tables;
@@ -217,7 +232,6 @@ void st_hooks(const char *prefix, const struct st_hook *table)
     if (st_config.off || n == TABLES)
         return;
     registered[n].prefix = prefix;
-    registered[n].length = strlen(prefix);
     registered[n].hooks = table;
     __atomic_store_n(&tables, n + 1, __ATOMIC_RELEASE);
 }
@@ -300,7 +314,7 @@ static void *filter(const struct lookups *l, void *handle, const char *name, con
         return NULL;
     unsigned n = __atomic_load_n(&tables, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < n; i++) {
-        if (strncmp(name, registered[i].prefix, registered[i].length))
+        if (strncmp(name, registered[i].prefix, strlen(registered[i].prefix)))
             continue;
         for (const struct st_hook *h = registered[i].hooks; h->name; h++)
             if (!strcmp(h->name, name) && (!version || !h->version || !strcmp(h->version, version)))

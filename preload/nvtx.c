@@ -163,8 +163,8 @@ static int fill(const struct callbacks *c, uint32_t module, const struct entry *
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t));
-ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
+ST_EXPORT int InitializeInjectionNvtx2(const void *(*tables)(uint32_t));
+ST_EXPORT int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
 {
     static const struct entry core[] = {
         {MARK_EX, (void *)mark_ex}, {MARK_A, (void *)mark_a}, {MARK_W, (void *)mark_w}, {START_EX, (void *)start_ex},
@@ -189,13 +189,89 @@ ST_PUBLIC int InitializeInjectionNvtx2(const void *(*tables)(uint32_t))
     return ok;
 }
 
-/* Makes NVTX find us in this process, unless it has a tool already. Whether the profile wants it is asked when NVTX comes. */
+/* The variable, at the end of its part, and the environment that it is added to: side by side, since each page that a start touches costs. */
+static struct {
+    char variable[sizeof(st_variable) + PATH_MAX];
+    char *environment[1024];
+} given;
+
+/* Adds a variable to the environment, or replaces that at `there`. setenv allocates, and so prepares the heap of a program that may need none. */
+static void put(char *variable, char **there)
+{
+    size_t n = 0;
+    if (there) {
+        *there = variable;
+        return;
+    }
+    while (environ[n])
+        n++;
+    if (n + 2 > COUNT(given.environment)) {
+        putenv(variable);
+        return;
+    }
+    given.environment[n] = variable;
+    while (n--)
+        given.environment[n] = environ[n];
+    environ = given.environment;
+}
+
+static int begins(const char *text, const char *with)
+{
+    while (*with && *text == *with)
+        text++, with++;
+    return !*with;
+}
+
+/* The file name of a path that ends at a colon, a blank or a NUL, and that end. */
+static const char *base_of(const char *path, const char **end)
+{
+    const char *base = path;
+    for (; *path && *path != ':' && *path != ' '; path++)
+        base = *path == '/' ? path + 1 : base;
+    *end = path;
+    return base;
+}
+
+#define OURS "libsigmatrace."
+
+/* The file that this code is in. Of ours the first in LD_PRELOAD, since the first one in a process is the one that is not off; asking the linker
+ * takes longer than all else that is done at a start. */
+static const char *own_file(const char **end)
+{
+    static const st_variable name[] = {"LD_PRELOAD"};
+    const char *list = NULL;
+    st_environment(name, 1, &list);
+    while (list && *list) {
+        const char *path = list, *base = base_of(path, &list);
+        *end = list;
+        if (*path == '/' && begins(base, OURS))
+            return path;
+        list += *list != 0;
+    }
+    const char *us = st_own_file();
+    *end = us + strlen(us);
+    return us;
+}
+
+/* Makes NVTX find us in this process, unless it has a tool already: one that is an object of ours is what a process above, with other
+ * providers, has set. Whether the profile wants it is asked when NVTX comes. */
 __attribute__((constructor)) static void offer(void)
 {
-    const char *off = getenv("SIGMATRACE"), *config = getenv("SIGMATRACE_CONFIG");
-    int saved = errno;
-    Dl_info us;
-    if (config && *config && !(off && !strcmp(off, "off")) && !getenv("NVTX_INJECTION64_PATH") && dladdr((void *)InitializeInjectionNvtx2, &us))
-        setenv("NVTX_INJECTION64_PATH", us.dli_fname, 0);
-    errno = saved;
+    static const st_variable name[] = {"NVTX_INJECTION64_PATH"};
+    if (st_config.off || !environ)
+        return;
+    const char *tool = NULL, *end;
+    char **there = st_environment(name, 1, &tool), *to = given.variable + sizeof given.variable - 1;
+    if (tool && !begins(base_of(tool, &end), OURS))
+        return;
+    const char *us = own_file(&end);
+    if (us == end || end - us >= PATH_MAX)
+        return;
+    while (end > us)
+        *--to = *--end;
+    *--to = '=';
+    for (size_t k = sizeof *name; k--;)
+        if ((*name)[k])
+            *--to = (*name)[k];
+    put(to, there);
 }

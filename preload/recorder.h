@@ -29,7 +29,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define ST_EXPORT __attribute__((visibility("default"))) /* the program, or a library of its, may look it up */
+#ifdef ST_WHOLE /* recorder and providers are one object */
+#define ST_PUBLIC __attribute__((visibility("hidden")))
+#else
 #define ST_PUBLIC __attribute__((visibility("default")))
+#endif
 #define st_likely(x) __builtin_expect(!!(x), 1)
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 

@@ -116,13 +116,13 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 			apart = l.Fields[l.Apart].Name
 		}
 		p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, %s)];\n    struct st_slot *s_ = &t_->slots[n_];\n", apart)
-		p("    uint64_t dt_ = now_ - t_->last;\n    if (st_unlikely(dt_ >> 24))\n        dt_ = st_step(t_, now_);\n    uint64_t wrong_ = dt_ >> 24 | (o_->id ^ s_->next[0])")
+		p("    uint64_t dt_ = now_ - t_->last;\n    if (st_unlikely(dt_ >> 24))\n        dt_ = st_step(t_, now_);\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0]")
 		for i, f := range l.Fields {
 			if i > 0 && f.Predict != catalogue.Always {
-				p(" |\n                     ((uint64_t)%s ^ s_->next[%d])", f.Name, i)
+				p(" &&\n                  (uint64_t)%s == s_->next[%d]", f.Name, i)
 			}
 		}
-		p(";\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!wrong_ && (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + %d)) { /* no limit: no room */\n", size)
+		p(" &&\n                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + %d)) { /* no limit: no room */\n", size)
 		p("        uint32_t wide_ = dt_ > 0xffff;\n        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;\n")
 		p("        __builtin_memcpy(p_, &word_, 4);\n        p_ += 3 + wide_;\n")
 		for i, f := range l.Fields {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // start begins a server whose client follows.
@@ -24,7 +26,6 @@ func (b *bench) start(env []string, args ...string) (*exec.Cmd, error) {
 // hooks measures whole hooks, from entry to return without the real call, in real programs: instructions executed inside our libraries
 // for one more request. The baseline is the same program's instructions in all other code for it.
 func hooks(b *bench) error {
-	ours := []string{"libsigmatrace.so", "provider-ibverbs.so", "provider-ucx.so"}
 	for _, mode := range []string{"aggregate", "simple", "full"} {
 		config, err := b.profile("hooks-"+mode, mode)
 		if err != nil {
@@ -43,7 +44,7 @@ func hooks(b *bench) error {
 			}},
 		} {
 			env := append(append(config, b.preload(c.provider)), c.env...)
-			in, err := b.perEvent(env, 5000, 20000, ours, c.args)
+			in, err := b.perEvent(env, 5000, 20000, []string{filepath.Base(objects.Whole("", c.provider))}, c.args)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}

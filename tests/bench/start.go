@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sigmatrace/sigmatrace/profiles"
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // allProviders are the providers that are built, in order of name.
@@ -23,14 +26,19 @@ func (b *bench) allProviders() ([]string, error) {
 	return names, nil
 }
 
-// preload is the variable that puts the recorder and the providers into a program.
+// preload is the variable that puts the recorder and the providers into a program, as `sigmatrace launch` does.
 func (b *bench) preload(providers ...string) string {
-	lib := filepath.Join(b.build, "lib/sigmatrace")
-	libs := []string{filepath.Join(lib, "libsigmatrace.so")}
-	for _, p := range providers {
-		libs = append(libs, filepath.Join(lib, "provider-"+p+".so"))
+	return "LD_PRELOAD=" + strings.Join(objects.List(filepath.Join(b.build, "lib/sigmatrace"), providers...), ":")
+}
+
+// defaultProviders are those that are recorded where nothing else is said.
+func defaultProviders() []string {
+	for _, k := range profiles.Keys {
+		if k.Name == "providers" {
+			return strings.Split(k.Default, ",")
+		}
 	}
-	return "LD_PRELOAD=" + strings.Join(libs, ":")
+	panic("profiles have no key providers")
 }
 
 // start measures how much longer a program takes that does nothing, /bin/true, with us in it: posix_spawn to its end, all ways taking
@@ -58,7 +66,9 @@ func start(b *bench) error {
 		{"none", ""},
 		{"noop", "LD_PRELOAD=" + noop},
 		{"recorder", strings.Join(append(config, b.preload()), "\n")},
+		{"default_providers", strings.Join(append(config, b.preload(defaultProviders()...)), "\n")},
 		{"all_providers", strings.Join(append(config, all), "\n")},
+		{"all_providers_apart", strings.Join(append(config, "LD_PRELOAD="+strings.Join(objects.Apart(filepath.Join(b.build, "lib/sigmatrace"), providers...), ":")), "\n")},
 		{"all_providers_rank", strings.Join(append(config, all, "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1"), "\n")},
 	}
 	args := []string{spawn, strconv.Itoa(rounds), "/bin/true"}

@@ -320,7 +320,7 @@ func TestF52ErrnoAndResults(t *testing.T) {
 func TestNoLibrary(t *testing.T) {
 	r := newRig(t, "full")
 	c := compile(t, filepath.Join(t.TempDir(), "absent"), "testdata/absent.c", "-ldl")
-	r.env = append(r.env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"))
+	r.env = append(r.env, "LD_PRELOAD="+ours(t))
 	out := r.run(c)
 	for line := range strings.Lines(out) {
 		if !strings.HasSuffix(line, "(nil) 1\n") && line != "ibv_close_device 1\n" {
@@ -340,15 +340,15 @@ func TestNoLibrary(t *testing.T) {
 func TestF46Versions(t *testing.T) {
 	r := newRig(t, "full")
 	c := compile(t, filepath.Join(t.TempDir(), "versions"), "testdata/versions.c", "-ldl")
-	r.env = append(r.env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"), "LD_LIBRARY_PATH=")
-	ours := map[string]bool{"IBVERBS_1.0": false, "IBVERBS_1.1": true, "default": true, "IBVERBS_1.8": true, "IBVERBS_1.12": true}
+	r.env = append(r.env, "LD_PRELOAD="+ours(t), "LD_LIBRARY_PATH=")
+	owned := map[string]bool{"IBVERBS_1.0": false, "IBVERBS_1.1": true, "default": true, "IBVERBS_1.8": true, "IBVERBS_1.12": true}
 	out := r.run(c)
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
 			t.Fatalf("%q", line)
 		}
-		if strings.HasSuffix(f[2], "provider-ibverbs.so") != ours[f[1]] || f[2] == "none" {
+		if strings.HasSuffix(f[2], "libsigmatrace.ibverbs.so") != owned[f[1]] || f[2] == "none" {
 			t.Errorf("%s of version %s is in %s", f[0], f[1], f[2])
 		}
 	}
@@ -360,7 +360,7 @@ func TestF46Versions(t *testing.T) {
 // Another preload behind ours, whose symbols have no version, is still called.
 func TestAnotherPreloadBehind(t *testing.T) {
 	r := newRig(t, "full")
-	r.env = append(r.env, "LD_PRELOAD="+strings.Join([]string{built(t, "lib/sigmatrace/libsigmatrace.so"), built(t, "lib/sigmatrace/provider-ibverbs.so"), built(t, "tests/count-verbs.so")}, ":"))
+	r.env = append(r.env, "LD_PRELOAD="+ours(t)+":"+built(t, "tests/count-verbs.so"))
 	r.run(built(t, "tests/verbs-client"))
 	r.compare("full")
 }

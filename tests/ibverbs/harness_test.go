@@ -17,6 +17,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 var modes = []string{"aggregate", "simple", "full"}
@@ -59,7 +60,7 @@ func newRig(t *testing.T, mode string, extra ...string) *rig {
 	r.env = append(os.Environ(),
 		"SIGMATRACE_CONFIG="+profile,
 		"LD_LIBRARY_PATH="+lib,
-		"LD_PRELOAD="+strings.Join([]string{built(t, "tests/count-verbs.so"), built(t, "lib/sigmatrace/libsigmatrace.so"), built(t, "lib/sigmatrace/provider-ibverbs.so")}, ":"),
+		"LD_PRELOAD="+built(t, "tests/count-verbs.so")+":"+ours(t),
 		"SOFTHCA_SHM="+filepath.Join(dir, "hca"),
 		"SOFTHCA_STATS="+filepath.Join(dir, "stats"),
 		"COUNT_OUT="+filepath.Join(dir, "count"),
@@ -70,11 +71,14 @@ func newRig(t *testing.T, mode string, extra ...string) *rig {
 // preload is the list with these providers, and with what makes UCX believe that the device has a node in /dev.
 func (r *rig) preload(providers ...string) string {
 	r.t.Helper()
-	list := []string{built(r.t, "tests/count-verbs.so"), built(r.t, "softhca/softhca-node.so"), built(r.t, "lib/sigmatrace/libsigmatrace.so")}
-	for _, p := range providers {
-		list = append(list, built(r.t, "lib/sigmatrace/provider-"+p+".so"))
-	}
-	return strings.Join(list, ":")
+	libs := objects.List(filepath.Dir(built(r.t, "lib/sigmatrace/libsigmatrace.so")), providers...)
+	return strings.Join(append([]string{built(r.t, "tests/count-verbs.so"), built(r.t, "softhca/softhca-node.so")}, libs...), ":")
+}
+
+// ours is the recorder with this provider.
+func ours(t *testing.T) string {
+	t.Helper()
+	return built(t, "lib/sigmatrace/"+objects.Whole("", "ibverbs"))
 }
 
 func (r *rig) command(args ...string) *exec.Cmd {

@@ -193,7 +193,7 @@ func TestNoDevice(t *testing.T) {
 			}
 			r.env = append(r.env, "LD_LIBRARY_PATH=")
 			traced := r.command(args...)
-			traced.Env = append(traced.Env, "LD_PRELOAD="+built(t, "lib/sigmatrace/libsigmatrace.so")+":"+built(t, "lib/sigmatrace/provider-ibverbs.so"))
+			traced.Env = append(traced.Env, "LD_PRELOAD="+ours(t))
 			plain := limited(t, limit, args...)
 			plain.Dir = r.dir
 			got, err := traced.CombinedOutput()

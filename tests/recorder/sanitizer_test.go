@@ -70,7 +70,7 @@ func TestSanitizers(t *testing.T) {
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
 			for _, s := range sources {
 				switch filepath.Base(s) {
-				case "app.c", "config.c", "crc.c", "file.c", "filesystem.c", "header.c", "lookup.c", "memory.c", "object.c", "recorder.c", "ring.c", "select.c", "window.c", "written.c":
+				case "app.c", "chunk.c", "config.c", "crc.c", "file.c", "filesystem.c", "header.c", "lookup.c", "memory.c", "object.c", "recorder.c", "ring.c", "select.c", "window.c", "written.c":
 					args = append(args, s)
 				}
 			}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // build is the build folder.
@@ -40,7 +42,7 @@ type session struct {
 func newSession(t *testing.T, mode string, counting bool) *session {
 	t.Helper()
 	b := build(t)
-	s := &session{dir: t.TempDir(), preload: []string{b + "/lib/sigmatrace/libsigmatrace.so", b + "/lib/sigmatrace/provider-ucx.so"}}
+	s := &session{dir: t.TempDir(), preload: objects.List(b+"/lib/sigmatrace", "ucx")}
 	if err := os.Mkdir(s.dir+"/capture", 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // built returns the absolute path of something that the Makefile makes.
@@ -85,13 +86,9 @@ func (r *rig) configure() string {
 	return path
 }
 
-// ours are the recorder's libraries, in their order.
+// ours are the recorder's libraries, as launch would choose them.
 func (r *rig) ours() []string {
-	libs := []string{built(r.t, "lib/sigmatrace/libsigmatrace.so")}
-	for _, p := range r.providers {
-		libs = append(libs, built(r.t, "lib/sigmatrace/provider-"+p+".so"))
-	}
-	return libs
+	return objects.List(filepath.Dir(built(r.t, "lib/sigmatrace/libsigmatrace.so")), r.providers...)
 }
 
 // environment of a program with the recorder, or as it would be without.
