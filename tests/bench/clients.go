@@ -1,16 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // modes of a client's run; the first is the baseline, and all take turns.
@@ -21,7 +17,6 @@ var clientModes = []string{"off", "aggregate", "simple", "full", "lttng"}
 type client struct {
 	name, provider, command string
 	metrics                 []string
-	lttng                   bool // whether testdata/calls.c wraps its calls
 	run                     func(env []string) ([]float64, error)
 }
 
@@ -30,64 +25,13 @@ const shm, tcp = "UCX_TLS=posix,sysv,self", "UCX_TLS=tcp,self"
 // over names a transport in the lines.
 func over(transport string) string { return map[string]string{shm: "_shm", tcp: "_tcp"}[transport] }
 
-// two runs a server, waits until it listens, then its client, both with env, and returns what the client prints.
-func (b *bench) two(env []string, port int, server, client []string) (string, error) {
-	cmd := exec.CommandContext(b.ctx, server[0], server[1:]...)
-	cmd.Env = append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	listening := false
-	for begin := time.Now(); !listening && time.Since(begin) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-		listening = isListening(port)
-	}
-	if !listening {
-		return "", errors.Join(fmt.Errorf("%s does not listen", server[0]), cmd.Process.Kill(), cmd.Wait())
-	}
-	out, err := b.command(env, client...)
-	if err != nil {
-		return "", errors.Join(err, cmd.Process.Kill(), cmd.Wait())
-	}
-	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("%s: %w", strings.Join(server, " "), err)
-	}
-	return out, nil
-}
-
-// isListening looks at the kernel's tables: to connect would be taken for the client.
-func isListening(port int) bool {
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) { // sl local_address rem_address st ...; state 0A listens (proc(5))
-			f := strings.Fields(line)
-			if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == "0A" {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
-}
-
 // perftest runs ucx_perftest and returns the named columns of its final line: iterations, percentile, average and overall latency (us),
 // average and overall bandwidth, average and overall messages a second.
 func (b *bench) perftest(env []string, columns []int, args ...string) ([]float64, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
-	args = append([]string{"ucx_perftest", "-p", strconv.Itoa(port), "-f", "-v"}, args...)
-	out, err := b.two(env, port, args, append(slices.Clone(args), "127.0.0.1"))
+	out, err := b.two(env, func(port string) (server, client []string) {
+		line := append([]string{"ucx_perftest", "-p", port, "-f", "-v"}, args...)
+		return line, append(slices.Clone(line), "127.0.0.1")
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +54,7 @@ func (b *bench) perftest(env []string, columns []int, args ...string) ([]float64
 func (b *bench) rate(transport, test string, n int) client {
 	args := []string{"-t", test, "-s", "8", "-n", strconv.Itoa(n)}
 	return client{"perftest_" + test + over(transport), "ucx", transport + " ucx_perftest " + strings.Join(args, " "),
-		[]string{"message"}, true, func(env []string) ([]float64, error) {
+		[]string{"message"}, func(env []string) ([]float64, error) {
 			v, err := b.perftest(append(env, transport), []int{7}, args...)
 			if err != nil {
 				return nil, err
@@ -122,7 +66,7 @@ func (b *bench) rate(transport, test string, n int) client {
 func (b *bench) latency(transport, test string, n int) client {
 	args := []string{"-t", test, "-s", "8", "-n", strconv.Itoa(n), "-R", "99"}
 	return client{"perftest_" + test + over(transport), "ucx", transport + " ucx_perftest " + strings.Join(args, " "),
-		[]string{"mean", "p99"}, true, func(env []string) ([]float64, error) {
+		[]string{"mean", "p99"}, func(env []string) ([]float64, error) {
 			v, err := b.perftest(append(env, transport), []int{3, 1}, args...)
 			if err != nil {
 				return nil, err
@@ -133,7 +77,7 @@ func (b *bench) latency(transport, test string, n int) client {
 
 // timed is a client that prints median and p99 itself.
 func (b *bench) timed(name, provider string, env []string, args ...string) client {
-	return client{name, provider, strings.Join(append(slices.Clone(env), args...), " "), []string{"median", "p99"}, true, func(more []string) ([]float64, error) {
+	return client{name, provider, strings.Join(append(slices.Clone(env), args...), " "), []string{"median", "p99"}, func(more []string) ([]float64, error) {
 		out, err := b.command(append(more, env...), args...)
 		if err != nil {
 			return nil, err
@@ -157,13 +101,11 @@ func (b *bench) allreduce(ranks int) client {
 
 // pingpong is libfabric's own; it says microseconds a transfer, of all transfers.
 func (b *bench) pingpong(provider string) client {
-	return client{"fi_pingpong_" + provider, "libfabric", "fi_pingpong -p " + provider + " -e rdm -I 20000 -S 64", []string{"transfer"}, false, func(env []string) ([]float64, error) {
-		port, err := freePort()
-		if err != nil {
-			return nil, err
-		}
-		args := []string{"fi_pingpong", "-p", provider, "-e", "rdm", "-I", "20000", "-S", "64"}
-		out, err := b.two(env, port, append(slices.Clone(args), "-B", strconv.Itoa(port)), append(slices.Clone(args), "-P", strconv.Itoa(port), "127.0.0.1"))
+	return client{"fi_pingpong_" + provider, "libfabric", "fi_pingpong -p " + provider + " -e rdm -I 20000 -S 64", []string{"transfer"}, func(env []string) ([]float64, error) {
+		out, err := b.two(env, func(port string) (server, client []string) {
+			line := []string{"fi_pingpong", "-p", provider, "-e", "rdm", "-I", "20000", "-S", "64"}
+			return append(slices.Clone(line), "-B", port), append(line, "-P", port, "127.0.0.1")
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -194,9 +136,11 @@ func clients(b *bench) error {
 	if err != nil {
 		return err
 	}
-	wraps, err := b.compile("calls", "-shared", "-fPIC", "-llttng-ust", "-ldl")
-	if err != nil {
-		return err
+	wraps := map[string]string{} // by provider
+	for provider, source := range map[string]string{"ucx": "calls", "libfabric": "calls_ofi"} {
+		if wraps[provider], err = b.compile(source, "-shared", "-fPIC", "-llttng-ust", "-ldl"); err != nil {
+			return err
+		}
 	}
 	return b.lttng(filepath.Join(b.dir, "lttng-clients"), true, func() error {
 		for i := range table {
@@ -205,7 +149,7 @@ func clients(b *bench) error {
 				fmt.Fprintf(os.Stderr, "bench: %s is left out: provider %s is not built\n", c.name, c.provider)
 				continue
 			}
-			if err := b.interleaved(c, wraps); err != nil {
+			if err := b.interleaved(c, wraps[c.provider]); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 		}
@@ -228,9 +172,6 @@ func (b *bench) interleaved(c *client, wraps string) error {
 	for round := range rounds {
 		for i := range clientModes {
 			mode := clientModes[(i+round)%len(clientModes)]
-			if mode == "lttng" && !c.lttng {
-				continue
-			}
 			v, err := c.run(environment[mode])
 			if err != nil {
 				return fmt.Errorf("mode %s: %w", mode, err)
@@ -254,11 +195,8 @@ func (b *bench) interleaved(c *client, wraps string) error {
 	for k, metric := range c.metrics {
 		off := median(values["off"][k])
 		b.print(c.name+"_"+metric+"_off", off, "ns", -1, "", c.command)
-		lttng := -1.0
-		if c.lttng {
-			lttng = median(values["lttng"][k]) - off
-			b.print(c.name+"_"+metric+"_added_lttng", lttng, "ns", -1, "", c.command)
-		}
+		lttng := median(values["lttng"][k]) - off
+		b.print(c.name+"_"+metric+"_added_lttng", lttng, "ns", -1, "", c.command)
 		for _, mode := range clientModes[1:4] {
 			b.print(c.name+"_"+metric+"_added_"+mode, median(values[mode][k])-off, "ns", lttng, "what LTTng-UST adds", c.command)
 		}

@@ -1,6 +1,9 @@
 package ofi
 
-import "testing"
+import (
+	"os/exec"
+	"testing"
+)
 
 // What there is besides plain endpoints: scalable endpoints, shared contexts, aliases, accepted and rejected connections. All of it is
 // counted as the program and the counting preload count it, and every message is matched. Sure is what order or source tell: not
@@ -45,5 +48,26 @@ func TestContexts(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Calls that are not recorded return what they return without the recorder, on objects that it has taken.
+func TestPassedThrough(t *testing.T) {
+	exe := compile(t, "testdata/passes.c", "-lfabric")
+	for _, provider := range []string{"tcp", "sockets"} {
+		t.Run(provider, func(t *testing.T) {
+			want, err := exec.Command(exe, provider).Output()
+			if err != nil || len(want) == 0 {
+				t.Fatalf("without the recorder: %v", err)
+			}
+			r := &run{t: t, dir: t.TempDir()}
+			got, err := r.command("full", exe, provider).Output()
+			if err != nil || string(got) != string(want) {
+				t.Errorf("%v: printed\n%s\nand without the recorder\n%s", err, got, want)
+			}
+			if i := r.info(); i.Processes.Complete != 1 || i.Flows.Matched != 1 {
+				t.Errorf("%+v", i)
+			}
+		})
 	}
 }

@@ -167,6 +167,11 @@ func TestKilled(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(100 * time.Millisecond) {
+		if files, _ := filepath.Glob(r.dir + "/run/capture/*/*.capture"); len(files) == 2 {
+			break
+		}
+	}
 	time.Sleep(2 * time.Second)
 	procs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

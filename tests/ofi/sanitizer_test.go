@@ -12,12 +12,16 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	sources, err := filepath.Glob("../../preload/ofi*.c")
-	if err != nil || len(sources) == 0 {
-		t.Fatal(sources, err)
+	all, err := filepath.Glob("../../preload/*.c")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, f := range []string{"app", "config", "crc", "file", "lookup", "memory", "object", "recorder", "select", "window"} {
-		sources = append(sources, "../../preload/"+f+".c")
+	var sources []string // without dlsym, which the sanitizer has its own of, and what needs it
+	for _, s := range all {
+		base := filepath.Base(s)
+		if !strings.HasPrefix(base, "ucx") && !strings.HasPrefix(base, "ibverbs") && base != "interpose.c" && base != "nvtx.c" {
+			sources = append(sources, s)
+		}
 	}
 	suppressions, err := filepath.Abs("testdata/tsan.supp")
 	if err != nil {
@@ -46,7 +50,8 @@ func TestSanitizers(t *testing.T) {
 			clients, kinds := []string{"-t 4", "-e msg", "-p shm"}, []string{"connections"}
 			if name != "thread" {
 				clients, kinds = append(clients, "-p sockets"), append(kinds, "scalable", "shared", "alias")
-				t.Run("forks", func(t *testing.T) { talked(t, 11, line(program("testdata/user.c"), "10")...) })
+				// one thread: the address sanitizer's allocator is locked for ever in a child forked while another thread is in it
+				t.Run("fork", func(t *testing.T) { talked(t, 2, line(program("testdata/user.c"))...) })
 			}
 			for _, args := range clients {
 				t.Run(args, func(t *testing.T) {

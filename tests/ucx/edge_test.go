@@ -156,7 +156,7 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
-			for _, f := range []string{"app", "chunk", "config", "crc", "file", "lookup", "memory", "object", "recorder", "select", "window"} {
+			for _, f := range []string{"app", "chunk", "config", "crc", "file", "filesystem", "header", "lookup", "memory", "object", "recorder", "ring", "select", "window", "written"} {
 				args = append(args, "../../preload/"+f+".c")
 			}
 			compile(t, "gcc", append(append(args, providerSources(t)...), "-lpthread", "-ldl")...)

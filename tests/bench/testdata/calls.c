@@ -1,8 +1,7 @@
 /*
  * A preload that does with LTTng-UST what our providers do: a tracepoint for each call that sends, puts or receives, with its duration, and
  * one for each completion. Of UCP the nbx forms, and the older forms that ucx_perftest 1.13 and Open MPI 4.1 call; a completion is seen
- * where the program asks for it (ucp_request_check_status, ucp_request_free), since a callback would have to be replaced. Libfabric's
- * calls are not wrapped.
+ * where the program asks for it (ucp_request_check_status, ucp_request_free), since a callback would have to be replaced.
  */
 #define _GNU_SOURCE
 #define TRACEPOINT_CREATE_PROBES

@@ -65,10 +65,10 @@ type rig struct {
 	withoutHCA bool
 }
 
-// newRig records with both providers, in full, on the software HCA.
+// newRig records with all providers, in full, on the software HCA.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return &rig{t: t, dir: t.TempDir(), providers: []string{"ucx", "ibverbs"}}
+	return &rig{t: t, dir: t.TempDir(), providers: []string{"ucx", "libfabric", "ibverbs"}}
 }
 
 func (r *rig) captures() string { return filepath.Join(r.dir, "capture") }
