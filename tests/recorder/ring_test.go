@@ -160,6 +160,25 @@ func TestLongRunPassesThroughLittleMemory(t *testing.T) {
 	}
 }
 
+// Tables and definitions that come late find memory that events had before, and begin empty.
+func TestTablesInMemoryThatWasUsed(t *testing.T) {
+	client := build(t)
+	env, captures, folder := inMemory(t, 64<<20, settings{"record.chunk": "16384", "record.budget": "1073741824"})
+	end := moving(t, folder, captures)
+	run(t, env, client, "burst_marks", "3000000", "900")
+	if left, err := end(); left != 0 || err != nil {
+		t.Fatalf("%d captures left: %v", left, err)
+	}
+	f := files(t, captures)[0]
+	blocks := 0
+	if err := f.Aggregates(func(a *capture.Aggregate) error { blocks++; return nil }); err != nil || blocks < 800 {
+		t.Errorf("%d entries, %v", blocks, err)
+	}
+	if n := count(t, f); n != 3000000+5*900 || recorded(t, f) != 3000000+900 { // marks are events too
+		t.Errorf("%d counted, %d events", n, recorded(t, f))
+	}
+}
+
 // Nobody copies (the launcher was killed): what finds no memory goes to the disk, and the two make one capture.
 func TestWithoutMoverTheDiskTakesTheRest(t *testing.T) {
 	client := build(t)
