@@ -347,6 +347,28 @@ func TestMemoryThatCannotServe(t *testing.T) {
 	}
 }
 
+// A mover cannot tell when a process of another pid namespace is gone: its capture is on the disk at once.
+func TestOtherPidNamespacesDoWithoutMemory(t *testing.T) {
+	client := build(t)
+	env, captures, folder := inMemory(t, 64<<20, nil)
+	cmd := exec.Command("unshare", "-p", "-f", client, "series", "42", "20000")
+	cmd.Env = env
+	if b, err := cmd.CombinedOutput(); err != nil {
+		if strings.Contains(string(b), "unshare") {
+			t.Skipf("no pid namespace can be made here: %s", b)
+		}
+		t.Fatalf("%v\n%s", err, b)
+	}
+	if given, largest := used(t, folder); given != 0 || largest != 0 {
+		t.Errorf("%d bytes of memory given out, a file of %d", given, largest)
+	}
+	f := files(t, captures)[0]
+	compare(t, events(t, f, 1), series(42, 20000, 1))
+	if f.Live().Behind {
+		t.Error("said to be in memory")
+	}
+}
+
 // The memory file system is full before its time, or becomes so: no SIGBUS, nothing lost.
 func TestFullMemoryFileSystem(t *testing.T) {
 	client := build(t)
