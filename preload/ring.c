@@ -71,7 +71,8 @@ static int grow(struct st_process *p, int reserve)
         size = (r->most - r->ready) * chunk;
     if (!size || !pool_take(r, size, reserve))
         return 0;
-    if (!st_hold(p, size, reserve)) {
+    /* what is on the disk needs memory too, as long as it is written to: half of what the process may hold */
+    if (__atomic_load_n(&p->held, __ATOMIC_RELAXED) + size > p->memory / 2 || !st_hold(p, size, reserve)) {
         pool_return(r, size);
         return 0;
     }
