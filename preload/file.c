@@ -261,7 +261,7 @@ int st_file_create(void)
     void *m = NULL;
     /* What the tables need has its place on the disk from the start; where there is not so much, what there is serves best without. */
     if (!error && !p->written && !p->in_memory && st_config.ring[0] && !st_reserve_fd(fd, ST_HEADER_BYTES, WINDOW_BYTES) &&
-        !st_ring_create(p, id.node, strrchr(p->file, '/') + 1))
+        !st_ring_create(p, &id, strrchr(p->file, '/') + 1))
         m = p->ring.header;
     if (!error && !p->written && !m) {
         m = mmap(NULL, ST_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -124,6 +124,7 @@ struct st_pool {
     char magic[8];
     uint32_t version, zero;
     uint64_t limit, used;
+    uint64_t pid_namespace; /* the mover's: it must be able to tell whether a process is gone */
 };
 
 struct st_alive {

@@ -196,7 +196,7 @@ int st_is_memory(int fd);
 void st_fill_header(struct st_file_header *h, const struct st_identity *id);
 
 /* ring.c */
-int st_ring_create(struct st_process *p, const char *node, const char *name);
+int st_ring_create(struct st_process *p, const struct st_identity *id, const char *name);
 /* Call with the lock held. */
 struct st_block *st_ring_take(uint64_t place, int reserve);
 void st_ring_give(const struct st_block *b);

@@ -44,7 +44,7 @@ static int open_own(const char *path, int flags, struct stat *st)
     return -1;
 }
 
-static int pool_open(struct st_ring *r)
+static int pool_open(struct st_ring *r, uint64_t pid_namespace)
 {
     char path[PATH_MAX + 8];
     struct stat st;
@@ -58,7 +58,7 @@ static int pool_open(struct st_ring *r)
         return EINVAL;
     madvise(m, sizeof *r->pool, MADV_DONTFORK);
     r->pool = m;
-    return memcmp(r->pool->magic, "SGMTPOOL", 8) || r->pool->version != 1 ? EINVAL : 0;
+    return memcmp(r->pool->magic, "SGMTPOOL", 8) || r->pool->version != 1 || r->pool->pid_namespace != pid_namespace ? EINVAL : 0;
 }
 
 /* Makes more slots ready. With the lock held. */
@@ -71,7 +71,8 @@ static int grow(struct st_process *p, int reserve)
         size = (r->most - r->ready) * chunk;
     if (!size || !pool_take(r, size, reserve))
         return 0;
-    if (!st_hold(p, size, reserve)) {
+    /* what is on the disk needs memory too, as long as it is written to: half of what the process may hold */
+    if (__atomic_load_n(&p->held, __ATOMIC_RELAXED) + size > p->memory / 2 || !st_hold(p, size, reserve)) {
         pool_return(r, size);
         return 0;
     }
@@ -140,15 +141,15 @@ uint32_t *st_ring_touched(const struct st_block *b)
     return &r->touched[slot_of(r, b)];
 }
 
-/* Makes the memory file of the capture p->file, which has the name `name` in the folder of a node. 0, or an errno: the capture is then
+/* Makes the memory file of the capture p->file, which has the name `name` in its node's folder. 0, or an errno: the capture is then
  * written as without. */
-int st_ring_create(struct st_process *p, const char *node, const char *name)
+int st_ring_create(struct st_process *p, const struct st_identity *id, const char *name)
 {
     struct st_ring *r = &p->ring;
     uint64_t chunk = st_config.chunk, first = SLOTS_BEGIN;
     struct stat st;
     memset(r, 0, sizeof *r);
-    int error = pool_open(r);
+    int error = pool_open(r, id->pid_namespace);
     if (error)
         return error;
     uint32_t most = (uint32_t)(RING_BYTES / chunk);
@@ -156,10 +157,10 @@ int st_ring_create(struct st_process *p, const char *node, const char *name)
     size_t size = SLOTS_BEGIN + most * chunk;
     if (!pool_take(r, first, 1))
         return ENOSPC;
-    int n = snprintf(r->file, sizeof r->file, "%s/%s", st_config.ring, node);
+    int n = snprintf(r->file, sizeof r->file, "%s/%s", st_config.ring, id->node);
     if (n > 0 && (size_t)n < sizeof r->file)
         mkdir(r->file, 0700);
-    n = snprintf(r->file, sizeof r->file, "%s/%s/%s", st_config.ring, node, name);
+    n = snprintf(r->file, sizeof r->file, "%s/%s/%s", st_config.ring, id->node, name);
     int fd = n > 0 && (size_t)n < sizeof r->file ? open_own(r->file, O_CREAT | O_EXCL, &st) : -1;
     if (fd < 0) {
         pool_return(r, first);

@@ -22,6 +22,7 @@ const (
 	poolBytes = 4096
 	poolLimit = 16 // offsets
 	poolUsed  = 24
+	poolSpace = 32
 
 	drainEvery = 100 * time.Millisecond // full blocks
 	copyEvery  = time.Second            // what is being written to, too
@@ -39,6 +40,7 @@ func Create(folder string, limit int64) error {
 	copy(pool, "SGMTPOOL")
 	pool[8] = 1
 	*number(pool, poolLimit) = uint64(limit)
+	*number(pool, poolSpace) = pidNamespace()
 	err := os.Chmod(folder, 0o700) // whatever the umask
 	path := filepath.Join(folder, poolName)
 	if err == nil {
@@ -118,7 +120,7 @@ func (m *Mover) step(all, ended bool) error {
 	defer unix.Flock(int(m.turn.Fd()), unix.LOCK_UN) //nolint:errcheck // it is locked
 	err := m.find()
 	for _, f := range m.files {
-		gone := ended && f.gone() // before the copy, which then is the last
+		gone := ended && m.gone(f.name) // before the copy, which then is the last
 		if e := f.copy(m.captures, all || gone); e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -225,7 +227,7 @@ func (m *Mover) remove() error {
 			continue
 		}
 		path := filepath.Join(m.folder, n.Name())
-		if e := removeUnfinished(path); e != nil {
+		if e := m.removeUnfinished(n.Name()); e != nil {
 			err = errors.Join(err, e)
 			continue
 		}
@@ -238,17 +240,13 @@ func (m *Mover) remove() error {
 }
 
 // removeUnfinished takes away files whose processes died while making them.
-func removeUnfinished(node string) error {
-	entries, err := os.ReadDir(node)
+func (m *Mover) removeUnfinished(node string) error {
+	entries, err := os.ReadDir(filepath.Join(m.folder, node))
 	for _, e := range entries {
-		f, failed := os.Open(filepath.Join(node, e.Name()))
-		if failed == nil && !inUse(f) {
-			failed = os.Remove(f.Name())
+		name := filepath.Join(node, e.Name())
+		if m.gone(name) {
+			err = errors.Join(err, os.Remove(filepath.Join(m.folder, name)))
 		}
-		if f != nil {
-			f.Close()
-		}
-		err = errors.Join(err, failed)
 	}
 	return err
 }

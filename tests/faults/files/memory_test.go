@@ -146,6 +146,24 @@ func TestF63RunDirectoryOfMemoryRemoved(t *testing.T) {
 	}
 }
 
+// F63: a file size limit ends neither program nor launcher; what the captures had no room for stays in memory for a merge without the limit.
+func TestF63FileSizeLimitOfTheLauncher(t *testing.T) {
+	rig.Heavy(t)
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", `ulimit -f 6000; exec "$@"`, "sh", rig.Built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "--set", "ucx.level=ucp", "--no-merge",
+		"--set", "record.place=memory", "-o", filepath.Join(dir, "run"), "--", rig.Built(t, "tests/fault-client"), "ucp")
+	cmd.Env = append(os.Environ(), "UCX_TLS=self")
+	cmd.Stdin = strings.NewReader("post 3000000\n")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "3000000 writes") || !strings.Contains(string(out), "still in memory") || !strings.Contains(string(out), "file too large") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	_, errs, status := rig.Sigmatrace(t, "merge", filepath.Join(dir, "run"))
+	if status != 3 || !strings.Contains(errs, "no space (File too large)") && !strings.Contains(errs, "file too large") || strings.Contains(errs, "in memory") {
+		t.Errorf("merge ended with %d: %s", status, errs)
+	}
+}
+
 // Two runs at once have each its own memory.
 func TestTwoRunsHaveEachTheirMemory(t *testing.T) {
 	rig.Heavy(t)

@@ -294,6 +294,9 @@ int main(int argc, char **argv)
         return status != 0;
     } else if (!strcmp(what, "marks")) {
         marks(a, b);
+    } else if (!strcmp(what, "burst_marks")) { /* tables that come after many events */
+        burst(NULL, a);
+        marks(b, 5);
     } else if (!strcmp(what, "fsize")) { /* a file size limit must not become a signal */
         struct rlimit r = {a, a};
         setrlimit(RLIMIT_FSIZE, &r);
