@@ -64,6 +64,10 @@ void *st_wiped(size_t size)
 
 void st_lock(void)
 {
+    if (st_self->ready)
+        st_busy(st_self);
+    else
+        starting++;
     for (unsigned n = 0; __atomic_exchange_n(&st_process->lock, 1, __ATOMIC_ACQUIRE); n++) {
         if (n % 64 == 63)
             sched_yield();
@@ -71,7 +75,14 @@ void st_lock(void)
     }
 }
 
-void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE); }
+void st_unlock(void)
+{
+    __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
+    if (st_self->ready)
+        st_idle(st_self);
+    else
+        starting--;
+}
 
 /* ---- process ----------------------------------------------------------------------------------------------------------------- */
 
@@ -214,6 +225,14 @@ static struct st_thread *thread_new(void)
 struct st_thread *st_enter_slow(enum st_layer layer)
 {
     struct st_thread *t = st_self;
+    struct st_process *p = st_process;
+    if (t->gate[layer] && t->busy) { /* nothing of ours calls a hook: a signal's handler does */
+        if (!p->header->lost_cause)
+            p->header->lost_cause = ST_LOST_HANDLER;
+        __atomic_fetch_add(&p->header->lost_tables, 1, __ATOMIC_RELAXED);
+        st_lost(st_clock(), 1, 0);
+        return NULL;
+    }
     if (__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) || t->ready || starting)
         return NULL;
     int saved = errno;

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
 
 // fakeUCP puts a libucp.so.0 of its own before UCX's, which unlike that can be unloaded.
@@ -115,6 +117,40 @@ func TestF40SignalStorm(t *testing.T) {
 	tables, events := total(all, "ucp.put")
 	if len(all) != 1 || tables != events || tables < n || tables > n+inHandlers {
 		t.Errorf("%d captures; %d calls in the tables, %d events, want %d and up to %d of handlers", len(all), tables, events, n, inHandlers)
+	}
+}
+
+// F40: handlers that call another layer than the one they interrupt, in which no hook of theirs is open. What interrupts the recorder itself is
+// counted as lost, all else is recorded; nothing hangs, and the capture is whole.
+func TestF40HandlersCallAnotherLayer(t *testing.T) {
+	skipQuick(t)
+	r := newRig(t)
+	file := filepath.Join(r.dir, "calls")
+	if o := r.same(0, lifeClient(t), "handlers", "2", file); o.stdout != "handled\n" {
+		t.Fatalf("%s", o.stdout)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writes, handled uint64
+	if _, err := fmt.Sscan(string(text), &writes, &handled); err != nil {
+		t.Fatal(err)
+	}
+	r.lossy = true
+	all := r.recorded()
+	if len(all) != 1 {
+		t.Fatalf("%d captures", len(all))
+	}
+	p := all[0]
+	if p.tables["verbs.write"] != writes || p.events["verbs.write"] != writes {
+		t.Errorf("%d writes in the tables, %d events, want %d", p.tables["verbs.write"], p.events["verbs.write"], writes)
+	}
+	if p.app+p.live.LostEvents != 3*handled || p.live.LostTables != p.live.LostEvents {
+		t.Errorf("%d marks and edges of phases recorded, %d lost (tables: %d), want %d", p.app, p.live.LostEvents, p.live.LostTables, 3*handled)
+	}
+	if cause := p.live.LostCause; p.live.LostEvents > 0 && cause != capture.LostHandler {
+		t.Errorf("cause of loss: %v", cause)
 	}
 }
 
