@@ -225,11 +225,11 @@ static struct st_thread *thread_new(void)
 struct st_thread *st_enter_slow(enum st_layer layer)
 {
     struct st_thread *t = st_self;
-    struct st_process *p = st_process;
     if (t->gate[layer] && t->busy) { /* nothing of ours calls a hook: a signal's handler does */
-        if (!p->header->lost_cause)
-            p->header->lost_cause = ST_LOST_HANDLER;
-        __atomic_fetch_add(&p->header->lost_tables, 1, __ATOMIC_RELAXED);
+        struct st_file_header *h = st_process->header;
+        if (!h->lost_cause)
+            h->lost_cause = ST_LOST_HANDLER;
+        __atomic_fetch_add(&h->lost_tables, 1, __ATOMIC_RELAXED);
         st_lost(st_clock(), 1, 0);
         return NULL;
     }
