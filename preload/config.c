@@ -35,7 +35,7 @@ static int64_t number(const char *s)
 /* Reads a small file whole; returns its length, or -1. */
 ssize_t st_slurp(const char *path, char *to, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe of that name must not make the program wait */
     if (fd < 0)
         return -1;
     size_t n = 0;
@@ -62,7 +62,7 @@ static void executable(char *to, size_t size)
 static void select_by(const char *key, const char *value)
 {
     struct st_config *c = &st_config;
-    char exe[PATH_MAX];
+    static char exe[PATH_MAX]; /* one caller at a time, and threads with small stacks */
     if (!*value) {
         return;
     } else if (!strcmp(key, "processes.exclude")) {
@@ -283,7 +283,7 @@ void st_identify(struct st_identity *id)
         }
     if (gethostname(id->hostname, sizeof id->hostname - 1) || !id->hostname[0])
         copy(id->hostname, sizeof id->hostname, "unknown");
-    char exe[PATH_MAX];
+    static char exe[PATH_MAX]; /* one caller at a time, and threads with small stacks */
     executable(exe, sizeof exe);
     size_t n = strlen(exe), keep = sizeof id->executable - 1;
     copy(id->executable, sizeof id->executable, n > keep ? exe + n - keep : exe);

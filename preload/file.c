@@ -232,7 +232,7 @@ int st_file_create(void)
     struct st_process *p = st_process;
     struct st_identity id;
     struct stat st;
-    char folder[PATH_MAX];
+    static char folder[PATH_MAX];
     st_identify(&id);
     int n = snprintf(folder, sizeof folder, "%s/%s", st_config.directory, id.node);
     if (n < 0 || (size_t)n >= sizeof folder)

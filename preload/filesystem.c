@@ -15,7 +15,8 @@
  * disk of their own have a major number and are not looked up. */
 static int is_9p(dev_t device)
 {
-    char text[4096], want[32];
+    static char text[4096]; /* one caller at a time, and threads with small stacks */
+    char want[32];
     size_t have = 0;
     int found = 0;
     if (major(device))

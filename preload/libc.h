@@ -64,6 +64,15 @@ static inline int st_pthread_once(pthread_once_t *once, void (*start)(void))
     return real ? real(once, start) : ENOSYS;
 }
 
+/* Between these two the thread is not cancelled (pthread_cancel(3)): a lock that it holds would stay taken. */
+static inline int st_uncancelled(void)
+{
+    int was = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &was);
+    return was;
+}
+static inline void st_cancelled(int was) { pthread_setcancelstate(was, NULL); }
+
 /* struct stat is the kernel's where a long has 64 bits. */
 static inline int st_stat_at(const char *path, struct stat *st, int flags) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, flags); }
 static inline int st_fstat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }

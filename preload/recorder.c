@@ -62,8 +62,11 @@ void *st_wiped(size_t size)
     return m;
 }
 
+static int cancel_was; /* of the thread that has the lock */
+
 void st_lock(void)
 {
+    int was = st_uncancelled();
     if (st_self->ready)
         st_busy(st_self);
     else
@@ -73,15 +76,18 @@ void st_lock(void)
             sched_yield();
         st_pause();
     }
+    cancel_was = was;
 }
 
 void st_unlock(void)
 {
+    int was = cancel_was;
     __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
     if (st_self->ready)
         st_idle(st_self);
     else
         starting--;
+    st_cancelled(was);
 }
 
 /* ---- process ----------------------------------------------------------------------------------------------------------------- */
@@ -100,6 +106,7 @@ static int process_start(bool configure)
     int pid = getpid(), was = 0;
     if (__atomic_load_n(&failed, __ATOMIC_RELAXED))
         return -1;
+    int cancel = st_uncancelled();
     while (!__atomic_compare_exchange_n(&holder, &was, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
         if (was != pid && was)
             continue;
@@ -130,6 +137,7 @@ static int process_start(bool configure)
         __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+    st_cancelled(cancel);
     return error ? -1 : 0;
 }
 

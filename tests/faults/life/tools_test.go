@@ -154,6 +154,17 @@ func TestF40HandlersCallAnotherLayer(t *testing.T) {
 	}
 }
 
+// F37: threads that have been cancelled and do not know it yet. They are not cancelled in the recorder's system calls, nor leave its locks taken.
+func TestF37CancelledThreads(t *testing.T) {
+	looking, _ := callers(t)
+	r := newRig(t)
+	r.fakeUCP()
+	if o := r.same(0, looking, "cancelled", "400000"); o.stdout != "400000 called, 400000 arrived\n" {
+		t.Errorf("%s", o.stdout)
+	}
+	r.expect(1, "ucp.put", 400000)
+}
+
 // All symbols bound at the start instead of at the first call.
 func TestF46BoundAtTheStart(t *testing.T) {
 	_, linked := callers(t)

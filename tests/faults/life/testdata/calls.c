@@ -1,6 +1,7 @@
 /* calls SCENARIO N: calls ucp_put_nbi of the libucp.so.0 that it finds N times, found in one of the ways that programs have. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,32 @@ static int storm(unsigned long seconds, const char *file)
 	return 0;
 }
 
+static int may_call;
+static void *cancelled_thread(void *n)
+{
+	while (!__atomic_load_n(&may_call, __ATOMIC_ACQUIRE))
+		;
+	call((unsigned long)n);
+	pthread_testcancel(); /* the only one that there is without us */
+	puts("not cancelled");
+	return NULL;
+}
+
+/* Threads that are to be cancelled before they call: they call all the same, and end then. */
+static void cancelled(unsigned long threads, unsigned long n)
+{
+	for (unsigned long i = 0; i < threads; i++) {
+		pthread_t t;
+		void *end;
+		may_call = 0;
+		FATAL(pthread_create(&t, NULL, cancelled_thread, (void *)n));
+		pthread_cancel(t);
+		__atomic_store_n(&may_call, 1, __ATOMIC_RELEASE);
+		pthread_join(t, &end);
+		FATAL(end != PTHREAD_CANCELED);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long n = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
@@ -92,7 +119,10 @@ int main(int argc, char **argv)
 	FATAL(!put);
 	if (!strcmp(argv[1], "storm"))
 		return storm(n, argv[3]);
-	call(n);
+	if (!strcmp(argv[1], "cancelled"))
+		cancelled(10, n / 10);
+	else
+		call(n);
 	unsigned long *seen = dlsym(h ? h : RTLD_DEFAULT, "fake_calls");
 	FATAL(!seen);
 	printf("%lu called, %lu arrived\n", n, *seen);

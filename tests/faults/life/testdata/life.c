@@ -255,6 +255,18 @@ static int running_at_exit(const char *file)
 	return 7;
 }
 
+/* The first recorded call is made on the smallest stack that a thread may have: fibers, too, have stacks of this size. */
+static int small_stack(int n)
+{
+	pthread_attr_t a;
+	pthread_t t;
+	CHECK(!pthread_attr_init(&a) && !pthread_attr_setstacksize(&a, 16384));
+	CHECK(!pthread_create(&t, &a, poster, (void *)(intptr_t)n));
+	pthread_join(t, NULL);
+	puts("fits");
+	return 0;
+}
+
 /* ---- the end ---- */
 
 static int armed;
@@ -415,6 +427,8 @@ int main(int argc, char **argv)
 		return running_at_exit(argv[2]);
 	if (!strcmp(argv[1], "end"))
 		return end(argv[2], b);
+	if (!strcmp(argv[1], "small_stack"))
+		return small_stack(a);
 	if (!strcmp(argv[1], "handlers"))
 		return handlers(a, argv[3]);
 	if (!strcmp(argv[1], "state"))
