@@ -22,7 +22,7 @@ static int is_9p(dev_t device)
     if (major(device))
         return 0;
     size_t length = (size_t)snprintf(want, sizeof want, " 0:%u ", minor(device));
-    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    int fd = st_open_file("/proc/self/mountinfo", O_RDONLY, 0);
     while (fd >= 0 && !found) {
         ssize_t n = read(fd, text + have, sizeof text - 1 - have);
         if (n < 0 && errno == EINTR)

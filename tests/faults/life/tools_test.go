@@ -165,6 +165,17 @@ func TestF37CancelledThreads(t *testing.T) {
 	r.expect(1, "ucp.put", 400000)
 }
 
+// A program without standard output whose other threads write to it: not into the capture, whose descriptor might have that number.
+func TestStandardOutputIsClosed(t *testing.T) {
+	looking, _ := callers(t)
+	r := newRig(t)
+	r.fakeUCP()
+	if o := r.same(0, looking, "closed", "2000000"); o.stderr != "0 writes went through\n" {
+		t.Errorf("%s", o.stderr)
+	}
+	r.expect(1, "ucp.put", 2000000)
+}
+
 // All symbols bound at the start instead of at the first call.
 func TestF46BoundAtTheStart(t *testing.T) {
 	_, linked := callers(t)

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 #include <ucp/api/ucp.h>
 
 typedef ucs_status_t (*put_t)(ucp_ep_h, const void *, size_t, uint64_t, ucp_rkey_h);
@@ -101,6 +102,29 @@ static void cancelled(unsigned long threads, unsigned long n)
 	}
 }
 
+static unsigned long went_through;
+static void *write_on(void *stop)
+{
+	while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
+		went_through += write(1, "nobody reads this", 17) >= 0;
+	return NULL;
+}
+
+/* Standard output is closed, and another thread writes to it while the first one calls. */
+static int closed(unsigned long n)
+{
+	pthread_t t;
+	int stop = 0;
+	close(1);
+	FATAL(pthread_create(&t, NULL, write_on, &stop));
+	for (unsigned long i = 0; i < n; i++)
+		put((ucp_ep_h)memory, memory, 8 + i * 7919 % 100000, i * 77777, NULL);
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	fprintf(stderr, "%lu writes went through\n", went_through);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long n = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
@@ -117,6 +141,8 @@ int main(int argc, char **argv)
 	put = (put_t)dlsym(strstr(argv[1], "global") ? RTLD_DEFAULT : h, "ucp_put_nbi");
 #endif
 	FATAL(!put);
+	if (!strcmp(argv[1], "closed"))
+		return closed(n);
 	if (!strcmp(argv[1], "storm"))
 		return storm(n, argv[3]);
 	if (!strcmp(argv[1], "cancelled"))
