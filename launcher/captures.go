@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +13,15 @@ import (
 )
 
 // moveTree moves what is in the directory from into the existing directory to, across file systems too, and removes from. Nothing in
-// to is overwritten, and a file leaves from only when its copy is whole: after an error every file is in one place or the other.
+// to is overwritten but what a killed move left there, and a file leaves from only when its copy is whole: after an error every file is in one
+// place or the other, and what can be moved has been.
 func moveTree(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return fmt.Errorf("moving captures: %w", err)
 	}
+	var failed error // the first
+	others := 0
 	for _, e := range entries {
 		src, dst := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
 		if e.IsDir() {
@@ -31,17 +35,28 @@ func moveTree(from, to string) error {
 		} else {
 			err = moveFile(src, dst)
 		}
-		if err != nil {
-			return fmt.Errorf("moving captures: %w", err)
+		switch {
+		case failed == nil:
+			failed = err
+		case err != nil:
+			others++
 		}
 	}
-	if err := os.Remove(from); err != nil {
-		return fmt.Errorf("moving captures: %w", err)
+	switch {
+	case failed == nil:
+		failed = os.Remove(from)
+	case others > 0:
+		failed = fmt.Errorf("%w (and %d more in %s)", failed, others, from)
 	}
-	return nil
+	return failed
 }
 
 func moveFile(src, dst string) error {
+	if begins(src, dst) { // a move that was killed: what it copied is all in src
+		if err := os.Remove(dst); err != nil {
+			return err
+		}
+	}
 	err := unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, dst, unix.RENAME_NOREPLACE)
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // another file system, or one without NOREPLACE
@@ -50,6 +65,35 @@ func moveFile(src, dst string) error {
 		return &os.LinkError{Op: "rename", Old: src, New: dst, Err: err}
 	}
 	return nil
+}
+
+// begins says whether both are regular files, two of them, and file begins with all that part holds.
+func begins(file, part string) bool {
+	whole, err := os.Lstat(file)
+	some, err2 := os.Lstat(part)
+	if err != nil || err2 != nil || !whole.Mode().IsRegular() || !some.Mode().IsRegular() || os.SameFile(whole, some) || some.Size() > whole.Size() {
+		return false
+	}
+	a, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer a.Close()
+	b, err := os.Open(part)
+	if err != nil {
+		return false
+	}
+	defer b.Close()
+	var x, y [64 << 10]byte
+	for {
+		n, err := io.ReadFull(b, y[:])
+		if m, _ := io.ReadFull(a, x[:n]); m != n || !bytes.Equal(x[:n], y[:n]) {
+			return false
+		}
+		if err != nil {
+			return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		}
+	}
 }
 
 func copyFile(src, dst string) error {

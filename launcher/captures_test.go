@@ -90,6 +90,24 @@ func TestCapturesOverwriteNothing(t *testing.T) {
 	}
 }
 
+// What a killed move has copied, wholly or in part, is moved again; another file of its name stays, and holds back no other.
+func TestCapturesMoveAgain(t *testing.T) {
+	to := t.TempDir()
+	src := filepath.Join(elsewhere(t, to), "run")
+	long := strings.Repeat("0123456789", 20_000)
+	fill(t, src, map[string]string{"n1/half": long, "n1/whole": long, "n1/none": "z", "n1/other": "abc", "n1/zz": "last"})
+	fill(t, to, map[string]string{"n1/half": long[:150_000], "n1/whole": long, "n1/none": "", "n1/other": "abd"})
+	if err := moveTree(src, to); err == nil || !strings.Contains(err.Error(), "n1/other") {
+		t.Errorf("got %v", err)
+	}
+	holds(t, to, map[string]string{"n1/half": long, "n1/whole": long, "n1/none": "z", "n1/other": "abd", "n1/zz": "last"})
+	holds(t, src, map[string]string{"n1/other": "abc"})
+	left, err := os.ReadDir(filepath.Join(src, "n1"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // A link among the captures is not followed to what it points to.
 func TestCapturesFollowNoLink(t *testing.T) {
 	to := t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -104,10 +105,22 @@ func startFailure(path string, err error) error {
 	return f
 }
 
+// environList puts variables in the order in which this process has them, ours behind: programs print theirs, and run in a row print the same.
 func environList(environ map[string]string) []string {
 	list := make([]string, 0, len(environ))
-	for name, value := range environ {
-		list = append(list, name+"="+value)
+	listed := map[string]bool{}
+	add := func(name string) {
+		if value, set := environ[name]; set && !listed[name] {
+			listed[name] = true
+			list = append(list, name+"="+value)
+		}
+	}
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		add(name)
+	}
+	for _, name := range sortedNames(environ) {
+		add(name)
 	}
 	return list
 }

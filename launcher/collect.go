@@ -32,13 +32,27 @@ func collectCommand() *cli.Command {
 				return err
 			}
 			fetchMemory(os.Stderr, dir)
-			from, err := recordedDirectory(dir)
-			if err != nil || from == dir.Capture() {
-				return err
-			}
-			return collect(from, dir.Capture())
+			return collectRun(dir)
 		},
 	}
+}
+
+// collectRun brings home what the run left in a scratch directory. Without one there is nothing to bring: where the run was recorded then is a
+// run directory, this one or, for a copy, another's, which keeps what it has.
+func collectRun(dir *rundir.Dir) error {
+	m, err := dir.ReadManifest()
+	if err != nil {
+		return err
+	}
+	if m.Profile.Values["record.scratch"].Value == "" {
+		note(os.Stderr, "nothing to collect: record.scratch was not set, captures were written to the run directory")
+		return nil
+	}
+	from, err := recordedDirectory(dir)
+	if err != nil {
+		return err
+	}
+	return collect(from, dir.Capture())
 }
 
 // recordedDirectory is where the recorder was told to write: capture.directory of the flat profile.
@@ -72,7 +86,10 @@ func collect(from, to string) error {
 			return nil // it was another's turn before
 		}
 	}
-	return moveTree(from, to)
+	if err := moveTree(from, to); err != nil {
+		return fmt.Errorf("collecting captures: %w", err)
+	}
+	return nil
 }
 
 // collectStep is the job step that collects on each node of the allocation: srun's words and its environment, which keeps nothing of

@@ -34,7 +34,9 @@ func (c *command) says(ctx context.Context, words ...string) bool {
 	if c.version == "" {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		out, _ := exec.CommandContext(ctx, c.path, "--version").CombinedOutput() // a failing --version says who it is as well
+		cmd := exec.CommandContext(ctx, c.path, "--version")
+		cmd.WaitDelay = time.Second    // what it leaves behind may keep its output open
+		out, _ := cmd.CombinedOutput() // a failing --version says who it is as well
 		c.version = "--version: " + string(out)
 	}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(c.version, word) })

@@ -283,14 +283,14 @@ func srunExportList(a *appContext, c *command, in *injection, p *plan) (string, 
 	for entry := range strings.SplitSeq(list, ",") {
 		name, value, set := strings.Cut(entry, "=")
 		switch {
-		case entry == "NONE" || entry == "NIL" || entry == "":
+		case strings.EqualFold(entry, "NONE") || strings.EqualFold(entry, "NIL") || entry == "":
 		case name == "LD_PRELOAD" && set:
 			existing = value
 		case name == "LD_PRELOAD":
 			inherits = true
 		case name == "SIGMATRACE_CONFIG":
 		default:
-			inherits = inherits || entry == "ALL"
+			inherits = inherits || strings.EqualFold(entry, "ALL")
 			entries = append(entries, entry)
 		}
 	}

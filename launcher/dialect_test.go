@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sigmatrace/sigmatrace/profiles"
 )
@@ -72,6 +73,40 @@ func checkDialect(t *testing.T, d *dialect, cases []dialectCase) {
 				t.Errorf("got programs %q, want %q", got, c.progs)
 			}
 		})
+	}
+}
+
+// What a launcher leaves behind when it has told its version may keep its output open.
+func TestVersionIsNotWaitedForLonger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mpirun")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 20 &\necho mpirun of Open MPI\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan bool, 1)
+	c := &command{argv: []string{path}, path: path}
+	go func() { said <- c.says(t.Context(), "Open MPI") }()
+	select {
+	case is := <-said:
+		if !is {
+			t.Errorf("it said %q", c.version)
+		}
+	case <-time.After(15 * time.Second):
+		t.Fatal("still waiting")
+	}
+}
+
+func TestEnvironmentKeepsItsOrder(t *testing.T) {
+	environ := profiles.Environ(os.Environ())
+	want := environList(environ)
+	environ["ZZ_OURS"], environ["AA_OURS"] = "2", "1"
+	want = append(want, "AA_OURS=1", "ZZ_OURS=2")
+	for range 20 {
+		if got := environList(environ); !slices.Equal(got, want) {
+			t.Fatalf("got  %q\nwant %q", got, want)
+		}
+	}
+	if inherited := os.Environ(); !slices.Equal(want[:len(inherited)], inherited) {
+		t.Errorf("got  %q\nwant %q", want, inherited)
 	}
 }
 
@@ -177,6 +212,8 @@ func TestSrun(t *testing.T) {
 		// With ALL the caller's LD_PRELOAD would win over the explicit one: it leaves srun's environment.
 		{"the environment's preload", "srun -n1 app", []string{"LD_PRELOAD=/e.so"}, "srun --export=ALL,LD_PRELOAD=OURS:/e.so,CONFIG -n1 app", []string{"-LD_PRELOAD"}, 1, "app"},
 		{"the environment's preload is not exported", "srun --export=PATH -n1 app", []string{"LD_PRELOAD=/e.so"}, "srun --export=PATH" + e + " -n1 app", []string{"-LD_PRELOAD"}, 1, "app"},
+		{"all, in small letters", "srun --export=all -n1 app", []string{"LD_PRELOAD=/e.so"}, "srun --export=all,LD_PRELOAD=OURS:/e.so,CONFIG -n1 app", []string{"-LD_PRELOAD"}, 1, "app"},
+		{"nothing, in small letters", "srun --export=none -n1 /app", nil, "srun --export=LD_PRELOAD=OURS,CONFIG -n1 /app", nil, 1, "/app"},
 		{"heterogeneous step", "srun -n1 --export=NONE /a : -n2 b", nil, "srun --export=LD_PRELOAD=OURS,CONFIG -n1 /a : --export=ALL" + e + " -n2 b", nil, 3, "/a b"},
 		{"names cut short", "srun -n2 --nodel h1 --expo=NONE /app", nil, "srun --export=LD_PRELOAD=OURS,CONFIG -n2 --nodel h1 /app", nil, 2, "/app"},
 		{"a file of variables is an option of sbatch: srun will refuse it", "srun --export-file=vars -n1 app", nil, "srun --export=ALL" + e + " --export-file=vars -n1 app", nil, 1, "app"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func (m *moment) ns(first int64) int64 {
 	if m.absolute != nil {
 		return m.absolute.UnixNano()
 	}
-	return first + int64(m.after)
+	return first + min(int64(m.after), math.MaxInt64-first)
 }
 
 // ranges is a set of ranks as --ranks takes it.

@@ -54,7 +54,7 @@ func TestExportFromTo(t *testing.T) {
 		args string
 		want int64
 	}{
-		{"", 5}, {"--from 0s", 5}, {"--from 1us", 4}, {"--to 1us", 1}, {"--from 0.95us --to 1.1us", 1}, {"--ranks 0-3,7", 5},
+		{"", 5}, {"--from 0s", 5}, {"--from 1us", 4}, {"--to 1us", 1}, {"--to 2562047h47m16s", 5}, {"--from 0.95us --to 1.1us", 1}, {"--ranks 0-3,7", 5},
 		{"--from 2001-09-09T01:46:40.000001100Z", 3}, {"--from 1990-01-01T00:00:00+01:00 --to 2001-09-09T01:46:40.000001Z", 1},
 	} {
 		for _, split := range []string{"1", "auto", "1MiB"} {
@@ -84,6 +84,7 @@ func TestExportRefuses(t *testing.T) {
 		"--from -1s":                      "is not a time",
 		"--to 2026-13-01T00:00:00Z":       "is not a time",
 		"--from 5h":                       "the run ended before",
+		"--from 2562047h47m16s":           "the run ended before",
 		"--to 0s":                         "the run began only at",
 		"--from 1us --to 1us":             "--to is not after --from",
 		"--ranks 3-1":                     "is no range of ranks",

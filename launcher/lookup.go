@@ -52,6 +52,8 @@ func checkExecutable(path string) error {
 		return &failure{err: fmt.Errorf("looking for the command: %w", err), status: exitNotExecutable}
 	case info.IsDir():
 		return &failure{err: fmt.Errorf("command %s is a directory", path), status: exitNotExecutable}
+	case !info.Mode().IsRegular(): // to open a pipe would wait for a writer
+		return &failure{err: fmt.Errorf("command %s is not a regular file", path), status: exitNotExecutable}
 	}
 	if err := unix.Access(path, unix.X_OK); err != nil {
 		return &failure{err: fmt.Errorf("command %s cannot be executed: %w", path, err), status: exitNotExecutable,

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
 // What launch says of file systems must be what the recorder does on them.
@@ -100,4 +102,28 @@ func TestCollectTakesWhatIsThereOnce(t *testing.T) {
 	if _, err := os.Stat(from); !os.IsNotExist(err) {
 		t.Errorf("the scratch directory is still there: %v", err)
 	}
+}
+
+// A copy of a run directory names the first one's captures as its own. They stay where they are.
+func TestCollectLeavesAnotherRunAlone(t *testing.T) {
+	dir, err := rundir.Create(filepath.Join(t.TempDir(), "first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, dir.Path(), map[string]string{"capture/n1/a.capture": "data", "profile.resolved": "sigmatrace.profile=1\ncapture.directory=" + dir.Capture() + "\n"})
+	m := &rundir.Manifest{Profile: rundir.Profile{Values: map[string]rundir.ProfileValue{"record.scratch": {}}}}
+	if err := dir.WriteManifest(m); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(copied, os.DirFS(dir.Path())); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(copied, "capture", "n1")); err != nil {
+		t.Fatal(err)
+	}
+	if status := run([]string{"sigmatrace", "collect", copied}); status != 0 {
+		t.Errorf("status %d", status)
+	}
+	holds(t, dir.Path(), map[string]string{"capture/n1/a.capture": "data"})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/match"
@@ -161,7 +162,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		Version: InfoVersion, Run: name, Mode: in.mode(cat), Exact: len(in.damaged) == 0, Completions: map[string]uint64{},
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
 		Operations: map[string]map[string]Count{}, Flows: Flows{Unmatched: map[string]int64{}, Layers: map[string]Flows{}},
-		Damaged: in.damaged, Blind: []Blind{}, Exports: []Exported{},
+		Damaged: slices.Concat(in.damaged, in.copies), Blind: []Blind{}, Exports: []Exported{},
 		Epochs: e.told(), Phases: in.phases(cat),
 	}
 	if i.Damaged == nil {

@@ -28,6 +28,7 @@ type inventory struct {
 	processes []*process // in the run's order: node, pid, start time, image
 	alive     []alive
 	damaged   []Damage // files of which nothing can be used
+	copies    []Damage // captures of processes that have another one
 	clocks    map[string]*clock.Clock
 	manifest  *rundir.Manifest
 }
@@ -160,10 +161,25 @@ func takeInventory(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manife
 	slices.SortFunc(in.processes, func(a, b *process) int {
 		x, y := &a.header, &b.header
 		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(x.Pid, y.Pid), cmp.Compare(x.PidNamespace, y.PidNamespace), cmp.Compare(x.StartTime, y.StartTime),
-			cmp.Compare(x.Image, y.Image), cmp.Compare(a.path, b.path))
+			cmp.Compare(x.Image, y.Image),
+			cmp.Compare(b.bytes, a.bytes), cmp.Compare(len(a.problems), len(b.problems)), cmp.Compare(b.size, a.size), cmp.Compare(a.path, b.path))
 	})
+	in.leaveOutCopies()
 	in.fitClocks()
 	return in, nil
+}
+
+// leaveOutCopies keeps one capture of each process, that with the most in it: a copy beside it would be counted again.
+func (in *inventory) leaveOutCopies() {
+	kept := in.processes[:0]
+	for _, p := range in.processes {
+		if n := len(kept); n > 0 && kept[n-1].node == p.node && kept[n-1].identity() == p.identity() {
+			in.copies = append(in.copies, Damage{File: p.path, Reason: "a second capture of the same process, left out: the first is " + kept[n-1].path})
+			continue
+		}
+		kept = append(kept, p)
+	}
+	in.processes = kept
 }
 
 // readProcess reads a capture's header, block list and survey.

@@ -238,6 +238,36 @@ func TestByteBudgetEnds(t *testing.T) {
 	}
 }
 
+// A copy of a capture, or an earlier state of it, would be counted again: the one with the most in it counts, and the other is named.
+func TestCopiesCountOnce(t *testing.T) {
+	for name, cut := range map[string]int{"whole": 0, "of an earlier state": 16 << 10} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine(t)
+			l.messages(0, 1500, false, false)
+			l.close()
+			path := capturetest.Path(l.dir.Capture(), l.a.header)
+			whole, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			beside := filepath.Join(filepath.Dir(path), "0.0.0"+capture.Extension) // before the other in every listing
+			if err := os.WriteFile(beside, whole[:len(whole)-cut], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			i := l.open(merge.Options{}).Info()
+			if i.Processes.Total != 2 || i.Operations["verbs"]["send"].Count != 1500 || !i.Exact {
+				t.Errorf("%d processes, %d sends, exact: %t", i.Processes.Total, i.Operations["verbs"]["send"].Count, i.Exact)
+			}
+			if len(i.Damaged) != 1 || !strings.Contains(i.Damaged[0].Reason, "a second capture of the same process") || i.Complete() {
+				t.Errorf("%+v, complete: %t", i.Damaged, i.Complete())
+			}
+			if cut > 0 && i.Damaged[0].File != beside {
+				t.Errorf("left out: %s", i.Damaged[0].File)
+			}
+		})
+	}
+}
+
 // Files cut off at every kind of place, foreign and damaged ones: each is named, nothing else suffers, no file is changed.
 func TestDamagedFilesAreNamed(t *testing.T) {
 	build := func() (*line, string, []byte) {

@@ -35,7 +35,7 @@ static int64_t number(const char *s)
 /* Reads a small file whole; returns its length, or -1. */
 ssize_t st_slurp(const char *path, char *to, size_t size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = st_open_file(path, O_RDONLY | O_NONBLOCK, 0); /* a pipe of that name must not make the program wait */
     if (fd < 0)
         return -1;
     size_t n = 0;
@@ -62,7 +62,7 @@ static void executable(char *to, size_t size)
 static void select_by(const char *key, const char *value)
 {
     struct st_config *c = &st_config;
-    char exe[PATH_MAX];
+    static char exe[PATH_MAX]; /* one caller at a time, and threads with small stacks */
     if (!*value) {
         return;
     } else if (!strcmp(key, "processes.exclude")) {
@@ -309,7 +309,7 @@ void st_identify(struct st_identity *id)
         }
     if (gethostname(id->hostname, sizeof id->hostname - 1) || !id->hostname[0])
         copy(id->hostname, sizeof id->hostname, "unknown");
-    char exe[PATH_MAX];
+    static char exe[PATH_MAX]; /* one caller at a time, and threads with small stacks */
     executable(exe, sizeof exe);
     size_t n = strlen(exe), keep = sizeof id->executable - 1;
     copy(id->executable, sizeof id->executable, n > keep ? exe + n - keep : exe);
@@ -365,12 +365,12 @@ static void say_alive(void)
     if (folder < 0 || (size_t)folder >= sizeof st_config.alive - 8)
         return;
     strcat(path, "/alive");
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, fd = open(path, flags, 0600);
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, fd = st_open_file(path, flags, 0600);
     if (fd < 0 && errno == ENOENT) { /* only the first rank of a node finds no folder */
         path[folder] = 0;
         st_make_folder(path);
         path[folder] = '/';
-        fd = open(path, flags, 0600);
+        fd = st_open_file(path, flags, 0600);
     }
     if (fd < 0)
         return;
@@ -388,7 +388,7 @@ void st_say_failed(void)
 {
     if (st_config.alive_at < 0)
         return;
-    int fd = open(st_config.alive, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = st_open_file(st_config.alive, O_WRONLY | O_NOFOLLOW, 0);
     if (fd < 0)
         return;
     uint32_t state = ST_ALIVE_FAILED;

@@ -266,6 +266,7 @@ static const struct st_layout st_layout_ucp_request = {
 
 static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t tag, uint64_t mask, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t api, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -295,10 +296,12 @@ static inline __attribute__((always_inline)) void st_rec_ucp_request(struct st_t
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)tag, (uint64_t)mask, (uint64_t)local_address, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)request, (uint64_t)status, (uint64_t)api, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_ucp_request, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ucp_completion = {
@@ -307,6 +310,7 @@ static const struct st_layout st_layout_ucp_completion = {
 
 static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t request, uint64_t bytes, uint64_t tag, int64_t error)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -328,10 +332,12 @@ static inline __attribute__((always_inline)) void st_rec_ucp_completion(struct s
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)request, (uint64_t)bytes, (uint64_t)tag, (uint64_t)error};
     st_record(t_, now_, event_, o_, &st_layout_ucp_completion, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_call = {
@@ -340,6 +346,7 @@ static const struct st_layout st_layout_call = {
 
 static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t operation, uint64_t requests, uint64_t bytes, uint64_t peer, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -361,10 +368,12 @@ static inline __attribute__((always_inline)) void st_rec_call(struct st_thread *
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)operation, (uint64_t)requests, (uint64_t)bytes, (uint64_t)peer, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_call, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_request = {
@@ -373,6 +382,7 @@ static const struct st_layout st_layout_verbs_request = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -404,10 +414,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_request(struct st
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
     st_record(t_, now_, event_, o_, &st_layout_verbs_request, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_datagram = {
@@ -416,6 +428,7 @@ static const struct st_layout st_layout_verbs_datagram = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t address_handle, uint64_t remote_qpn, uint64_t immediate, uint64_t call)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -446,10 +459,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_datagram(struct s
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)address_handle, (uint64_t)remote_qpn, (uint64_t)immediate, (uint64_t)call};
     st_record(t_, now_, event_, o_, &st_layout_verbs_datagram, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_atomic = {
@@ -458,6 +473,7 @@ static const struct st_layout st_layout_verbs_atomic = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t compare_add, uint64_t swap, uint64_t call)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -490,10 +506,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_atomic(struct st_
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)compare_add, (uint64_t)swap, (uint64_t)call};
     st_record(t_, now_, event_, o_, &st_layout_verbs_atomic, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_sge = {
@@ -502,6 +520,7 @@ static const struct st_layout st_layout_verbs_sge = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t index, uint64_t local_address, uint64_t local_key, uint64_t bytes)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -524,10 +543,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_sge(struct st_thr
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)index, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)bytes};
     st_record(t_, now_, event_, o_, &st_layout_verbs_sge, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_receive = {
@@ -536,6 +557,7 @@ static const struct st_layout st_layout_verbs_receive = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t bytes, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t call)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -560,10 +582,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_receive(struct st
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)bytes, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)call};
     st_record(t_, now_, event_, o_, &st_layout_verbs_receive, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_completion = {
@@ -572,6 +596,7 @@ static const struct st_layout st_layout_verbs_completion = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t wr_id, uint64_t completion_queue, uint64_t status, uint64_t opcode, uint64_t bytes, uint64_t flags, uint64_t immediate, uint64_t source_qpn)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -598,10 +623,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_completion(struct
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)wr_id, (uint64_t)completion_queue, (uint64_t)status, (uint64_t)opcode, (uint64_t)bytes, (uint64_t)flags, (uint64_t)immediate, (uint64_t)source_qpn};
     st_record(t_, now_, event_, o_, &st_layout_verbs_completion, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_empty_polls = {
@@ -610,6 +637,7 @@ static const struct st_layout st_layout_verbs_empty_polls = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t count, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -628,10 +656,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_empty_polls(struc
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)count, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_verbs_empty_polls, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_verbs_notify = {
@@ -640,6 +670,7 @@ static const struct st_layout st_layout_verbs_notify = {
 
 static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t solicited_only)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -657,10 +688,12 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)solicited_only};
     st_record(t_, now_, event_, o_, &st_layout_verbs_notify, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_app_phase = {
@@ -669,6 +702,7 @@ static const struct st_layout st_layout_app_phase = {
 
 static inline __attribute__((always_inline)) void st_rec_app_phase(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t name, uint64_t range)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -688,10 +722,12 @@ static inline __attribute__((always_inline)) void st_rec_app_phase(struct st_thr
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)name, (uint64_t)range};
     st_record(t_, now_, event_, o_, &st_layout_app_phase, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_uct_request = {
@@ -700,6 +736,7 @@ static const struct st_layout st_layout_uct_request = {
 
 static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t form, uint64_t id, uint64_t local_address, uint64_t remote_address, uint64_t remote_key, uint64_t request, uint64_t status, uint64_t parent, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, id)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -730,10 +767,12 @@ static inline __attribute__((always_inline)) void st_rec_uct_request(struct st_t
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)form, (uint64_t)id, (uint64_t)local_address, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)request, (uint64_t)status, (uint64_t)parent, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_uct_request, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_uct_completion = {
@@ -742,6 +781,7 @@ static const struct st_layout st_layout_uct_completion = {
 
 static inline __attribute__((always_inline)) void st_rec_uct_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t request, int64_t error)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -761,10 +801,12 @@ static inline __attribute__((always_inline)) void st_rec_uct_completion(struct s
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)request, (uint64_t)error};
     st_record(t_, now_, event_, o_, &st_layout_uct_completion, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_message = {
@@ -773,6 +815,7 @@ static const struct st_layout st_layout_ofi_message = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t context, uint64_t tag, uint64_t ignore, uint64_t source, uint64_t data, uint64_t flags, uint64_t local_address, uint64_t result, uint64_t api, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -803,10 +846,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_message(struct st_t
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)context, (uint64_t)tag, (uint64_t)ignore, (uint64_t)source, (uint64_t)data, (uint64_t)flags, (uint64_t)local_address, (uint64_t)result, (uint64_t)api, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_ofi_message, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_access = {
@@ -815,6 +860,7 @@ static const struct st_layout st_layout_ofi_access = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t context, uint64_t remote_address, uint64_t remote_key, uint64_t data, uint64_t flags, uint64_t local_address, uint64_t atomic, uint64_t datatype, uint64_t operator, uint64_t result, uint64_t api, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -848,10 +894,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_access(struct st_th
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)context, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)data, (uint64_t)flags, (uint64_t)local_address, (uint64_t)atomic, (uint64_t)datatype, (uint64_t)operator, (uint64_t)result, (uint64_t)api, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_ofi_access, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_completion = {
@@ -860,6 +908,7 @@ static const struct st_layout st_layout_ofi_completion = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, uint64_t flags, uint64_t bytes, uint64_t data, uint64_t tag, uint64_t source)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, tag)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -884,10 +933,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_completion(struct s
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)flags, (uint64_t)bytes, (uint64_t)data, (uint64_t)tag, (uint64_t)source};
     st_record(t_, now_, event_, o_, &st_layout_ofi_completion, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_error = {
@@ -896,6 +947,7 @@ static const struct st_layout st_layout_ofi_error = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, uint64_t flags, uint64_t bytes, uint64_t data, uint64_t tag, uint64_t overflow, uint64_t error, int64_t provider_error)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -921,10 +973,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_error(struct st_thr
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)flags, (uint64_t)bytes, (uint64_t)data, (uint64_t)tag, (uint64_t)overflow, (uint64_t)error, (uint64_t)provider_error};
     st_record(t_, now_, event_, o_, &st_layout_ofi_error, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_empty_polls = {
@@ -933,6 +987,7 @@ static const struct st_layout st_layout_ofi_empty_polls = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t count, uint64_t duration)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -951,10 +1006,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_empty_polls(struct 
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)count, (uint64_t)duration};
     st_record(t_, now_, event_, o_, &st_layout_ofi_empty_polls, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_counter = {
@@ -963,6 +1020,7 @@ static const struct st_layout st_layout_ofi_counter = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t value, uint64_t kind)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -982,10 +1040,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_counter(struct st_t
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)value, (uint64_t)kind};
     st_record(t_, now_, event_, o_, &st_layout_ofi_counter, v_);
+    st_idle(t_);
 }
 
 static const struct st_layout st_layout_ofi_cancel = {
@@ -994,6 +1054,7 @@ static const struct st_layout st_layout_ofi_cancel = {
 
 static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t context, int64_t status)
 {
+    st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
     struct st_slot *s_ = &t_->slots[n_];
     uint64_t dt_ = now_ - t_->last;
@@ -1013,10 +1074,12 @@ static inline __attribute__((always_inline)) void st_rec_ofi_cancel(struct st_th
         t_->last = now_;
         t_->records++;
         __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
         return;
     }
     uint64_t v_[] = {o_->id, (uint64_t)context, (uint64_t)status};
     st_record(t_, now_, event_, o_, &st_layout_ofi_cancel, v_);
+    st_idle(t_);
 }
 
 static inline void st_def_thread(uint64_t thread, uint64_t tid, const char *name)

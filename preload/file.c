@@ -26,7 +26,7 @@
 int st_file_open(struct st_process *p)
 {
     struct stat st;
-    int fd = open(p->file, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int fd = st_open_file(p->file, O_RDWR | O_NOFOLLOW, 0);
     if (fd < 0)
         return -1;
     if (fstat(fd, &st) || st.st_dev != p->device || st.st_ino != p->inode) {
@@ -232,7 +232,7 @@ int st_file_create(void)
     struct st_process *p = st_process;
     struct st_identity id;
     struct stat st;
-    char folder[PATH_MAX];
+    static char folder[PATH_MAX];
     st_identify(&id);
     int n = snprintf(folder, sizeof folder, "%s/%s", st_config.directory, id.node);
     if (n < 0 || (size_t)n >= sizeof folder)
@@ -241,7 +241,7 @@ int st_file_create(void)
     int fd = -1;
     for (p->image = 0; p->image < 4096; p->image++) {
         snprintf(p->file, sizeof p->file, "%s/%u.%llu.%u.capture", folder, id.pid, (unsigned long long)id.start_time, p->image);
-        fd = open(p->file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        fd = st_open_file(p->file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
         if (fd >= 0 || errno != EEXIST)
             break;
     }

@@ -15,13 +15,14 @@
  * disk of their own have a major number and are not looked up. */
 static int is_9p(dev_t device)
 {
-    char text[4096], want[32];
+    static char text[4096]; /* one caller at a time, and threads with small stacks */
+    char want[32];
     size_t have = 0;
     int found = 0;
     if (major(device))
         return 0;
     size_t length = (size_t)snprintf(want, sizeof want, " 0:%u ", minor(device));
-    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    int fd = st_open_file("/proc/self/mountinfo", O_RDONLY, 0);
     while (fd >= 0 && !found) {
         ssize_t n = read(fd, text + have, sizeof text - 1 - have);
         if (n < 0 && errno == EINTR)

@@ -15,7 +15,7 @@
 static int kernel_trusts_tsc(void)
 {
     char text[256] = " ";
-    int fd = open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC);
+    int fd = st_open_file("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY, 0);
     ssize_t n = fd < 0 ? 0 : read(fd, text + 1, sizeof text - 2);
     if (fd >= 0)
         close(fd);

@@ -75,11 +75,11 @@ static unsigned gid_type(struct ibv_context *c, unsigned port, unsigned index)
 {
     char path[IBV_SYSFS_PATH_MAX + 64], text[16] = "";
     snprintf(path, sizeof path, "%s/ports/%u/gid_attrs/types/%u", c->device->ibdev_path, port, index);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
+    int cancel = st_uncancelled(), fd = st_open_file(path, O_RDONLY, 0);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    st_cancelled(cancel);
     return n > 0 && !strncmp(text, "RoCE v2", 7);
 }
 

@@ -64,6 +64,32 @@ static inline int st_pthread_once(pthread_once_t *once, void (*start)(void))
     return real ? real(once, start) : ENOSYS;
 }
 
+/* Between these two the thread is not cancelled (pthread_cancel(3)): a lock that it holds would stay taken. */
+static inline int st_uncancelled(void)
+{
+    int was = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &was);
+    return was;
+}
+static inline void st_cancelled(int was) { pthread_setcancelstate(was, NULL); }
+
+#ifdef _GNU_SOURCE
+/* open(2), but not as one of the three standard descriptors: a program that has closed those may go on writing to them, in other threads, and
+ * must fail as without us. What holds their places meanwhile can be neither read nor written. */
+static inline int st_open_file(const char *path, int flags, unsigned mode)
+{
+    int held[3], n = 0;
+    for (int k = 0; k < 3; k++)
+        if (fcntl(k, F_GETFD) < 0)
+            held[n++] = (int)syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_CLOEXEC);
+    int fd = open(path, flags | O_CLOEXEC, mode), error = errno;
+    while (n)
+        close(held[--n]);
+    errno = error;
+    return fd;
+}
+#endif
+
 /* struct stat is the kernel's where a long has 64 bits. */
 static inline int st_stat_at(const char *path, struct stat *st, int flags) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, flags); }
 static inline int st_fstat(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }

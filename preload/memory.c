@@ -20,7 +20,7 @@ static uint64_t limit_in(const char *path)
  * of the tree only; its limit is then that of the root. */
 static uint64_t least(const char *mount, const char *group, const char *file)
 {
-    char path[PATH_MAX];
+    static char path[PATH_MAX]; /* one caller at a time, and threads with small stacks */
     uint64_t found = UINT64_MAX;
     size_t root = strlen(mount), length = root + strlen(group);
     if (length + 1 + strlen(file) >= sizeof path)
@@ -44,7 +44,8 @@ static uint64_t least(const char *mount, const char *group, const char *file)
 /* cgroups(7): a line is hierarchy:controllers:group; version 2 has number 0 and no controllers. */
 uint64_t st_memory_limit(void)
 {
-    char text[4096], *line, *rest = text;
+    static char text[4096];
+    char *line, *rest = text;
     uint64_t found = UINT64_MAX;
     if (st_slurp("/proc/self/cgroup", text, sizeof text) <= 0)
         return found;

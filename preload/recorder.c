@@ -60,16 +60,33 @@ void *st_wiped(size_t size)
     return m;
 }
 
+static int cancel_was; /* of the thread that has the lock */
+
 void st_lock(void)
 {
+    int was = st_uncancelled();
+    if (st_self->ready)
+        st_busy(st_self);
+    else
+        starting++;
     for (unsigned n = 0; __atomic_exchange_n(&st_process->lock, 1, __ATOMIC_ACQUIRE); n++) {
         if (n % 64 == 63)
             sched_yield();
         st_pause();
     }
+    cancel_was = was;
 }
 
-void st_unlock(void) { __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE); }
+void st_unlock(void)
+{
+    int was = cancel_was;
+    __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
+    if (st_self->ready)
+        st_idle(st_self);
+    else
+        starting--;
+    st_cancelled(was);
+}
 
 /* ---- process ----------------------------------------------------------------------------------------------------------------- */
 
@@ -85,6 +102,7 @@ static int process_start(bool configure)
     int pid = getpid(), was = 0;
     if (__atomic_load_n(&failed, __ATOMIC_RELAXED))
         return -1;
+    int cancel = st_uncancelled();
     while (!__atomic_compare_exchange_n(&holder, &was, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
         if (was != pid && was)
             continue;
@@ -115,6 +133,7 @@ static int process_start(bool configure)
         __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+    st_cancelled(cancel);
     return error ? -1 : 0;
 }
 
@@ -210,6 +229,14 @@ static struct st_thread *thread_new(void)
 struct st_thread *st_enter_slow(enum st_layer layer)
 {
     struct st_thread *t = st_self;
+    if (t->gate[layer] && t->busy) { /* nothing of ours calls a hook: a signal's handler does */
+        struct st_file_header *h = st_process->header;
+        if (!h->lost_cause)
+            h->lost_cause = ST_LOST_HANDLER;
+        __atomic_fetch_add(&h->lost_tables, 1, __ATOMIC_RELAXED);
+        st_lost(st_clock(), 1, 0);
+        return NULL;
+    }
     if (__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) || t->ready || starting)
         return NULL;
     int saved = errno;

@@ -70,6 +70,7 @@ struct st_polls {
 /* A thread's recording state. */
 struct st_thread {
     uint8_t gate[ST_LAYERS]; /* 1: the next call of this layer is recorded. 0: inside a hook, or this state is not ready */
+    uint8_t busy; /* what is recorded is half written, or the lock is held: a signal's handler must not touch it (st_busy) */
     uint32_t index;
     uint32_t ready;
     uint32_t look;  /* counts until the next look at what is due (st_look): ST_LOOK to 1 */
@@ -137,13 +138,26 @@ ST_PUBLIC struct st_thread *st_enter_slow(enum st_layer layer);
 static inline struct st_thread *st_enter(enum st_layer layer)
 {
     struct st_thread *t = st_self;
-    if (st_unlikely(!t->gate[layer]))
+    if (st_unlikely(!t->gate[layer] || t->busy))
         return st_enter_slow(layer);
     t->gate[layer] = 0;
     return t;
 }
 
 static inline void st_leave(struct st_thread *t, enum st_layer layer) { t->gate[layer] = t->ready; }
+
+/* A signal's handler may call any layer, and finds the thread wherever it is. Between these two it records nothing (st_enter counts what is
+ * lost): the thread's state is not whole there. They nest. */
+static inline void st_busy(struct st_thread *t)
+{
+    *(volatile uint8_t *)&t->busy += 1;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+static inline void st_idle(struct st_thread *t)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    *(volatile uint8_t *)&t->busy -= 1;
+}
 
 /* For a callback of the application that is run from inside a hook: lets its calls be recorded. Returns what st_close takes. */
 static inline uint8_t st_open(enum st_layer layer)
@@ -274,6 +288,7 @@ ST_PUBLIC void st_polls_flush(struct st_thread *t, struct st_polls *run);
 static inline void st_polls_empty(struct st_thread *t, struct st_object *queue, uint64_t now)
 {
     struct st_polls *r = &t->polls[queue->id % ST_POLLED];
+    st_busy(t);
     if (st_unlikely(!r->count || r->id != queue->id || now - r->first > ST_POLLS_LONGEST)) {
         if (r->count)
             st_polls_flush(t, r);
@@ -283,6 +298,7 @@ static inline void st_polls_empty(struct st_thread *t, struct st_object *queue, 
     }
     r->count++;
     r->last = now;
+    st_idle(t);
 }
 
 /* Ends the run of queue, if there is one: call before recording what a poll found, and when the queue is armed or ends. */

@@ -34,7 +34,7 @@ static void pool_return(struct st_ring *r, uint64_t size) { __atomic_sub_fetch(&
 /* Opens a file that the launcher or this process has made, nobody else. */
 static int open_own(const char *path, int flags, struct stat *st)
 {
-    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600);
+    int fd = st_open_file(path, O_RDWR | O_NOFOLLOW | flags, 0600);
     if (fd < 0)
         return -1;
     if (!fstat(fd, st) && S_ISREG(st->st_mode) && st->st_uid == geteuid() && st_is_memory(fd))

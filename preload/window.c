@@ -303,8 +303,12 @@ void st_look(struct st_thread *t)
         return;
     int saved = errno;
     uint64_t now = p->watch.needed || p->written ? st_monotonic() : 0;
+    int cancel = st_uncancelled();
+    st_busy(t);
     st_watch(t, now);
     if (p->written)
         st_tables_flush(p, now);
+    st_idle(t);
+    st_cancelled(cancel);
     errno = saved;
 }

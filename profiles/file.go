@@ -279,7 +279,7 @@ func unknownKey(where, name string) *Problem {
 func nearestKey(name string) string {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	for _, k := range KeyNames() {
-		if k[strings.LastIndexByte(k, '.')+1:] == last {
+		if k != name && k[strings.LastIndexByte(k, '.')+1:] == last {
 			return k
 		}
 	}

@@ -79,6 +79,9 @@ func badValue(text string, valid []string) *Problem {
 func Nearest(text string, valid []string) string {
 	best, bestCost := "", len(text)/3+2
 	for _, v := range valid {
+		if v == text {
+			continue // it is valid elsewhere
+		}
 		if cost := smetrics.WagnerFischer(strings.ToLower(text), strings.ToLower(v), 1, 1, 1); cost < bestCost {
 			best, bestCost = v, cost
 		}

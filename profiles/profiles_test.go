@@ -163,11 +163,18 @@ func TestErrorsFromOutsideNameTheirPlace(t *testing.T) {
 		{Request{Set: []string{"record.chunk=1"}}, `--set record.chunk: 1 is less than 16KiB`},
 		{Request{Set: []string{"record.budget=7MiB", "record.chunk=1MiB"}},
 			`command line --set: record.budget: 7MiB is less than 8 chunks of 1MiB (record.chunk, command line --set)`},
+		{Request{Set: []string{"window.start=closed", "window.control=false"}}, `command line --set: window.start: with closed and window.control = false`},
 		{Request{Profile: "off"}, `command line: "off" switches tracing off`},
 	} {
 		_, err := Resolve(c.r)
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("got  %v\nwant %s", err, c.want)
+		}
+		var list Problems
+		for _, name := range []string{"name", "window"} { // what was written is no advice
+			if errors.As(err, &list) && list[0].Nearest == name {
+				t.Errorf("got %v", err)
+			}
 		}
 	}
 }

@@ -209,6 +209,10 @@ const minChunks = 8
 
 // checkTogether checks what no key can by itself.
 func (res *Resolved) checkTogether() Problems {
+	if start, control := res.values["window.start"], res.values["window.control"]; start.Text == "closed" && !res.Bool("window.control") {
+		return Problems{{Where: start.Source, Advice: `leave one of them out, or set mode = "aggregate" where no events are wanted`,
+			What: fmt.Sprintf("window.start: with closed and window.control = false (%s) the window never opens", control.Source)}}
+	}
 	budget, chunk := res.values["record.budget"], res.values["record.chunk"]
 	if res.Size("record.budget") >= minChunks*res.Size("record.chunk") {
 		return nil

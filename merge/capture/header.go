@@ -80,10 +80,11 @@ const (
 	LostQuota
 	LostOther
 	LostThreads
+	LostHandler
 )
 
 func (l LostCause) String() string {
-	return name(uint32(l), "none", "byte budget", "no space", "quota", "other error", "too many threads")
+	return name(uint32(l), "none", "byte budget", "no space", "quota", "other error", "too many threads", "called by a signal's handler that interrupted the recorder")
 }
 
 // name returns names[v], or the number where there is none.

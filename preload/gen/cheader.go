@@ -110,6 +110,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 		args = append(args, argument(f))
 	}
 	p("static inline __attribute__((always_inline)) void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
+	p("    st_busy(t_);\n")
 	if raw == 0 {
 		apart := "0"
 		if l.Apart > 0 {
@@ -135,7 +136,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 				p("        p_ = st_varint(p_, %s);\n", f.Name)
 			}
 		}
-		p("        t_->cur = p_;\n        t_->last = now_;\n        t_->records++;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        return;\n    }\n")
+		p("        t_->cur = p_;\n        t_->last = now_;\n        t_->records++;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        st_idle(t_);\n        return;\n    }\n")
 	}
 	values := []string{"o_->id"}
 	for _, f := range l.Fields[1:] {
@@ -146,7 +147,7 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 			values = append(values, "(uint64_t)"+f.Name)
 		}
 	}
-	p("    uint64_t v_[] = {%s};\n    st_record(t_, now_, event_, o_, &st_layout_%s, v_);\n}\n", strings.Join(values, ", "), l.Name)
+	p("    uint64_t v_[] = {%s};\n    st_record(t_, now_, event_, o_, &st_layout_%s, v_);\n    st_idle(t_);\n}\n", strings.Join(values, ", "), l.Name)
 }
 
 func cDefinition(b *bytes.Buffer, d *catalogue.Definition) {

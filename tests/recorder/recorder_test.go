@@ -3,6 +3,7 @@ package recorder
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -148,6 +149,30 @@ func TestSilentProcessesLeaveNoCapture(t *testing.T) {
 	run(t, append(env, "SIGMATRACE=off"), client, "burst", "100")
 	if m, _ := filepath.Glob(captures + "/*"); len(m) > 0 {
 		t.Errorf("SIGMATRACE=off left %v", m)
+	}
+}
+
+// Where a file is to be read there may be a pipe, which nobody writes to.
+func TestPipesAreNotWaitedFor(t *testing.T) {
+	client := build(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, set := range map[string]map[string]string{"configuration": nil, "control": {"run.control": pipe}} {
+		t.Run(name, func(t *testing.T) {
+			env, _ := configure(t, t.TempDir(), set)
+			if set == nil {
+				env = append(env, "SIGMATRACE_CONFIG="+pipe)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, client, "burst", "100")
+			cmd.Env = env
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -98,6 +98,13 @@ func TestF37ThreadDestructorsInAnyOrder(t *testing.T) {
 	r.expect(1, "verbs.write", n)
 }
 
+// F37: a thread, or a fiber, with little stack.
+func TestF37SmallStack(t *testing.T) {
+	r := newRig(t)
+	r.same(0, lifeClient(t), "small_stack", "100")
+	r.expect(1, "verbs.write", 100)
+}
+
 // Threads that go on while the process ends: all that they had posted is there, but the one that each was at.
 func TestF43ThreadsRunningAtExit(t *testing.T) {
 	r := newRig(t)

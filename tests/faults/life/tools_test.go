@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
 
 // fakeUCP puts a libucp.so.0 of its own before UCX's, which unlike that can be unloaded.
@@ -116,6 +118,62 @@ func TestF40SignalStorm(t *testing.T) {
 	if len(all) != 1 || tables != events || tables < n || tables > n+inHandlers {
 		t.Errorf("%d captures; %d calls in the tables, %d events, want %d and up to %d of handlers", len(all), tables, events, n, inHandlers)
 	}
+}
+
+// F40: handlers that call another layer than the one they interrupt, in which no hook of theirs is open. What interrupts the recorder itself is
+// counted as lost, all else is recorded; nothing hangs, and the capture is whole.
+func TestF40HandlersCallAnotherLayer(t *testing.T) {
+	skipQuick(t)
+	r := newRig(t)
+	file := filepath.Join(r.dir, "calls")
+	if o := r.same(0, lifeClient(t), "handlers", "2", file); o.stdout != "handled\n" {
+		t.Fatalf("%s", o.stdout)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writes, handled uint64
+	if _, err := fmt.Sscan(string(text), &writes, &handled); err != nil {
+		t.Fatal(err)
+	}
+	r.lossy = true
+	all := r.recorded()
+	if len(all) != 1 {
+		t.Fatalf("%d captures", len(all))
+	}
+	p := all[0]
+	if p.tables["verbs.write"] != writes || p.events["verbs.write"] != writes {
+		t.Errorf("%d writes in the tables, %d events, want %d", p.tables["verbs.write"], p.events["verbs.write"], writes)
+	}
+	if p.app+p.live.LostEvents != 3*handled || p.live.LostTables != p.live.LostEvents {
+		t.Errorf("%d marks and edges of phases recorded, %d lost (tables: %d), want %d", p.app, p.live.LostEvents, p.live.LostTables, 3*handled)
+	}
+	if cause := p.live.LostCause; p.live.LostEvents > 0 && cause != capture.LostHandler {
+		t.Errorf("cause of loss: %v", cause)
+	}
+}
+
+// F37: threads that have been cancelled and do not know it yet. They are not cancelled in the recorder's system calls, nor leave its locks taken.
+func TestF37CancelledThreads(t *testing.T) {
+	looking, _ := callers(t)
+	r := newRig(t)
+	r.fakeUCP()
+	if o := r.same(0, looking, "cancelled", "400000"); o.stdout != "400000 called, 400000 arrived\n" {
+		t.Errorf("%s", o.stdout)
+	}
+	r.expect(1, "ucp.put", 400000)
+}
+
+// A program without standard output whose other threads write to it: not into the capture, whose descriptor might have that number.
+func TestStandardOutputIsClosed(t *testing.T) {
+	looking, _ := callers(t)
+	r := newRig(t)
+	r.fakeUCP()
+	if o := r.same(0, looking, "closed", "2000000"); o.stderr != "0 writes went through\n" {
+		t.Errorf("%s", o.stderr)
+	}
+	r.expect(1, "ucp.put", 2000000)
 }
 
 // All symbols bound at the start instead of at the first call.

@@ -1,6 +1,7 @@
 /* calls SCENARIO N: calls ucp_put_nbi of the libucp.so.0 that it finds N times, found in one of the ways that programs have. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 #include <ucp/api/ucp.h>
 
 typedef ucs_status_t (*put_t)(ucp_ep_h, const void *, size_t, uint64_t, ucp_rkey_h);
@@ -74,6 +76,55 @@ static int storm(unsigned long seconds, const char *file)
 	return 0;
 }
 
+static int may_call;
+static void *cancelled_thread(void *n)
+{
+	while (!__atomic_load_n(&may_call, __ATOMIC_ACQUIRE))
+		;
+	call((unsigned long)n);
+	pthread_testcancel(); /* the only one that there is without us */
+	puts("not cancelled");
+	return NULL;
+}
+
+/* Threads that are to be cancelled before they call: they call all the same, and end then. */
+static void cancelled(unsigned long threads, unsigned long n)
+{
+	for (unsigned long i = 0; i < threads; i++) {
+		pthread_t t;
+		void *end;
+		may_call = 0;
+		FATAL(pthread_create(&t, NULL, cancelled_thread, (void *)n));
+		pthread_cancel(t);
+		__atomic_store_n(&may_call, 1, __ATOMIC_RELEASE);
+		pthread_join(t, &end);
+		FATAL(end != PTHREAD_CANCELED);
+	}
+}
+
+static unsigned long went_through;
+static void *write_on(void *stop)
+{
+	while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
+		went_through += write(1, "nobody reads this", 17) >= 0;
+	return NULL;
+}
+
+/* Standard output is closed, and another thread writes to it while the first one calls. */
+static int closed(unsigned long n)
+{
+	pthread_t t;
+	int stop = 0;
+	close(1);
+	FATAL(pthread_create(&t, NULL, write_on, &stop));
+	for (unsigned long i = 0; i < n; i++)
+		put((ucp_ep_h)memory, memory, 8 + i * 7919 % 100000, i * 77777, NULL);
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	fprintf(stderr, "%lu writes went through\n", went_through);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long n = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
@@ -90,9 +141,14 @@ int main(int argc, char **argv)
 	put = (put_t)dlsym(strstr(argv[1], "global") ? RTLD_DEFAULT : h, "ucp_put_nbi");
 #endif
 	FATAL(!put);
+	if (!strcmp(argv[1], "closed"))
+		return closed(n);
 	if (!strcmp(argv[1], "storm"))
 		return storm(n, argv[3]);
-	call(n);
+	if (!strcmp(argv[1], "cancelled"))
+		cancelled(10, n / 10);
+	else
+		call(n);
 	unsigned long *seen = dlsym(h ? h : RTLD_DEFAULT, "fake_calls");
 	FATAL(!seen);
 	printf("%lu called, %lu arrived\n", n, *seen);

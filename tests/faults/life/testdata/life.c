@@ -1,5 +1,6 @@
 /* life SCENARIO [ARGUMENTS]: one fault in the life of a process or a thread, with a known number of writes around it. */
 #define _GNU_SOURCE
+#include "../../../../preload/sigmatrace.h"
 #include "work.h"
 
 #include <dirent.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -253,6 +255,18 @@ static int running_at_exit(const char *file)
 	return 7;
 }
 
+/* The first recorded call is made on the smallest stack that a thread may have: fibers, too, have stacks of this size. */
+static int small_stack(int n)
+{
+	pthread_attr_t a;
+	pthread_t t;
+	CHECK(!pthread_attr_init(&a) && !pthread_attr_setstacksize(&a, 16384));
+	CHECK(!pthread_create(&t, &a, poster, (void *)(intptr_t)n));
+	pthread_join(t, NULL);
+	puts("fits");
+	return 0;
+}
+
 /* ---- the end ---- */
 
 static int armed;
@@ -288,6 +302,42 @@ static int end(const char *how, int n)
 	if (!strcmp(how, "xcpu"))
 		raise(SIGXCPU); /* what a time limit sends */
 	return 5;
+}
+
+/* ---- signals ---- */
+
+static unsigned long in_handlers;
+static void on_signal(int sig)
+{
+	(void)sig;
+	sigmatrace_mark("signal");
+	sigmatrace_phase_begin("handler");
+	sigmatrace_phase_end();
+	in_handlers++;
+}
+
+/* Two timers at 10 kHz, whose handler calls another layer than the one it interrupts, for so many seconds; how often goes to a file. */
+static int handlers(int seconds, const char *file)
+{
+	struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+	struct itimerval every = { { 0, 100 }, { 0, 100 } };
+	unsigned long n = 0;
+	work = work_open();
+	sigfillset(&a.sa_mask);
+	sigaction(SIGALRM, &a, NULL);
+	sigaction(SIGPROF, &a, NULL);
+	setitimer(ITIMER_REAL, &every, NULL);
+	setitimer(ITIMER_PROF, &every, NULL);
+	for (time_t end = time(NULL) + seconds; time(NULL) < end; n += 100)
+		work_post(work, 100);
+	setitimer(ITIMER_REAL, &(struct itimerval){ 0 }, NULL);
+	setitimer(ITIMER_PROF, &(struct itimerval){ 0 }, NULL);
+	FILE *f = fopen(file, "w");
+	CHECK(f);
+	fprintf(f, "%lu %lu\n", n, in_handlers);
+	fclose(f);
+	puts(in_handlers > 100ul * (unsigned)seconds ? "handled" : "hardly any signal came");
+	return 0;
 }
 
 /* ---- what we leave alone ---- */
@@ -377,6 +427,10 @@ int main(int argc, char **argv)
 		return running_at_exit(argv[2]);
 	if (!strcmp(argv[1], "end"))
 		return end(argv[2], b);
+	if (!strcmp(argv[1], "small_stack"))
+		return small_stack(a);
+	if (!strcmp(argv[1], "handlers"))
+		return handlers(a, argv[3]);
 	if (!strcmp(argv[1], "state"))
 		return state(a);
 	if (!strcmp(argv[1], "code"))
