@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -89,6 +90,18 @@ func readBuiltin(name string) (*File, error) {
 	return parseFile(name, "", text)
 }
 
+// unquoted tells whether the value in a row, counted from 1, begins with a letter and is no word of TOML.
+func unquoted(text []byte, row int) bool {
+	lines := strings.Split(string(text), "\n")
+	if row < 1 || row > len(lines) {
+		return false
+	}
+	_, value, _ := strings.Cut(lines[row-1], "=")
+	value, _, _ = strings.Cut(value, "#")
+	value = strings.TrimSpace(value)
+	return value != "" && unicode.IsLetter(rune(value[0])) && value != "true" && value != "false"
+}
+
 // parseFile parses TOML and checks every key and value against the schema.
 func parseFile(name, path string, text []byte) (*File, error) {
 	f := &File{Name: name, Path: path, Text: text, Values: map[string]FileValue{}}
@@ -98,7 +111,11 @@ func parseFile(name, path string, text []byte) (*File, error) {
 		var syntax *toml.DecodeError
 		if errors.As(err, &syntax) {
 			row, _ := syntax.Position()
-			return nil, Problems{{Where: f.at(row), What: strings.TrimPrefix(syntax.Error(), "toml: ")}}
+			what := strings.TrimPrefix(syntax.Error(), "toml: ")
+			if unquoted(text, row) {
+				what += ": words stand in quotes"
+			}
+			return nil, Problems{{Where: f.at(row), What: what}}
 		}
 		return nil, Problems{{Where: f.Place(), What: strings.TrimPrefix(err.Error(), "toml: ")}}
 	}

@@ -39,6 +39,7 @@ func TestErrorsInFilesNameLineAndNearest(t *testing.T) {
 		{"key in the wrong table", "budget = \"2MiB\"\n", []string{`1: unknown key "budget"; did you mean "record.budget"?`}},
 		{"unknown table", "\n[recrod]\nbudget = 1\n", []string{`2: unknown table [recrod]; did you mean "record"?`}},
 		{"bad enum", "mode = \"ful\"\n", []string{`1: mode: "ful" is not valid; did you mean "full"?`}},
+		{"no quotes", "\nmode = full # all\n", []string{`2: expected keyword "false": words stand in quotes`}},
 		{"bad list entry", "providers = [\"ucx\",\n \"ibverb\"]\n", []string{`1: providers: "ibverb" is not valid; did you mean "ibverbs"?`}},
 		{"entry twice", "providers = [\"ucx\", \"ucx\"]\n", []string{`1: providers: "ucx" is there twice`}},
 		{"empty list", "providers = []\n", []string{`1: providers: an empty list`}},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -62,7 +61,7 @@ func (d *Dir) Command(window string, now time.Time) (c Control, changed bool, er
 }
 
 func (d *Dir) readControl() (Control, error) {
-	text, err := os.ReadFile(d.ControlPath())
+	text, err := readRegular(d.ControlPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return Control{}, nil
 	}

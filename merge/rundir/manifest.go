@@ -65,18 +65,42 @@ type ProfileValue struct {
 
 // ReadManifest reads the manifest. The error says errors.Is fs.ErrNotExist where there is none.
 func (d *Dir) ReadManifest() (*Manifest, error) {
-	text, err := os.ReadFile(d.ManifestPath())
+	text, err := d.manifestText()
+	if err != nil {
+		return nil, err
+	}
+	var m Manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, d.damaged(err)
+	}
+	return &m, nil
+}
+
+// manifestText is what the manifest's file holds, of a version that can be read.
+func (d *Dir) manifestText() ([]byte, error) {
+	text, err := readRegular(d.ManifestPath())
 	if err != nil {
 		return nil, fmt.Errorf("reading manifest: %w", err)
 	}
 	if err := checkVersion(text); err != nil {
-		return nil, fmt.Errorf("reading manifest %s: %w", d.ManifestPath(), err)
+		return nil, d.damaged(err)
 	}
-	var m Manifest
-	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, fmt.Errorf("reading manifest %s: %w", d.ManifestPath(), err)
+	return text, nil
+}
+
+// damaged says what still can be done: captures tell most of it themselves.
+func (d *Dir) damaged(err error) error {
+	return fmt.Errorf("reading manifest %s: %w (where it is moved away, captures are merged without it)", d.ManifestPath(), err)
+}
+
+// readRegular reads a file, and does not wait for a writer where a pipe is in its place.
+func readRegular(path string) ([]byte, error) {
+	if st, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	}
-	return &m, nil
+	return os.ReadFile(path)
 }
 
 // checkVersion looks at the version before anything else, so that a newer manifest is named as such whatever else it holds.
@@ -110,19 +134,16 @@ func (d *Dir) SetResult(result json.RawMessage) error {
 		return err
 	}
 	defer unlock()
-	text, err := os.ReadFile(d.ManifestPath())
+	text, err := d.manifestText()
 	if errors.Is(err, fs.ErrNotExist) {
 		return d.writeJSON(map[string]any{"version": ManifestVersion, "result": result})
 	}
 	if err != nil {
-		return fmt.Errorf("reading manifest: %w", err)
-	}
-	if err := checkVersion(text); err != nil {
-		return fmt.Errorf("reading manifest %s: %w", d.ManifestPath(), err)
+		return err
 	}
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return fmt.Errorf("reading manifest %s: %w", d.ManifestPath(), err)
+		return d.damaged(err)
 	}
 	fields["result"] = result
 	return d.writeJSON(fields)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -211,6 +212,24 @@ func TestReadersRefuseNewerMajorsAndForeignFiles(t *testing.T) {
 		}
 		if left, _ := os.ReadFile(dir.ManifestPath()); string(left) != text {
 			t.Errorf("%s was changed to %s", text, left)
+		}
+	}
+}
+
+// A pipe without a writer would be waited for.
+func TestPipeInThePlaceOfAManifest(t *testing.T) {
+	dir := create(t)
+	if err := os.Remove(dir.ManifestPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(dir.ManifestPath(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := dir.ReadManifest()
+	setErr := dir.SetResult(json.RawMessage(`{}`))
+	for _, err := range []error{readErr, setErr} {
+		if err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("got %v", err)
 		}
 	}
 }
