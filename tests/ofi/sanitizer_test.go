@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // The provider, the recorder and the program under each sanitizer: every operation, threads, forks, contexts. Everything is counted as
@@ -12,17 +14,15 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	all, err := filepath.Glob("../../preload/*.c")
+	sources, err := filepath.Glob("../../preload/ofi*.c")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
+	}
+	recorder, err := objects.RecorderSources("../../preload")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var sources []string // without dlsym, which the sanitizer has its own of, and what needs it
-	for _, s := range all {
-		base := filepath.Base(s)
-		if !strings.HasPrefix(base, "ucx") && !strings.HasPrefix(base, "ibverbs") && base != "interpose.c" && base != "nvtx.c" {
-			sources = append(sources, s)
-		}
-	}
+	sources = append(sources, recorder...)
 	suppressions, err := filepath.Abs("testdata/tsan.supp")
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,11 @@ package recorder
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // mixed holds that the parent's and the children's records of client.c's mixed() are all there.
@@ -55,7 +57,7 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	sources, err := filepath.Glob(filepath.Join(root, "preload", "*.c"))
+	sources, err := objects.RecorderSources(filepath.Join(root, "preload"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +70,7 @@ func TestSanitizers(t *testing.T) {
 			t.Parallel()
 			client := filepath.Join(t.TempDir(), "client")
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
-			for _, s := range sources {
-				switch filepath.Base(s) {
-				case "app.c", "chunk.c", "config.c", "crc.c", "file.c", "filesystem.c", "header.c", "lookup.c", "memory.c", "object.c", "recorder.c", "ring.c", "select.c", "window.c", "written.c":
-					args = append(args, s)
-				}
-			}
-			if b, err := exec.Command("gcc", append(args, "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
+			if b, err := exec.Command("gcc", append(slices.Concat(args, sources), "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, b)
 			}
 			options := []string{"TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"} // a child cannot look for leaks: a thread it lacks may hold the lock

@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 func compile(t *testing.T, cc string, args ...string) {
@@ -156,10 +159,11 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
-			for _, f := range []string{"app", "chunk", "config", "crc", "file", "filesystem", "header", "lookup", "memory", "object", "recorder", "ring", "select", "window", "written"} {
-				args = append(args, "../../preload/"+f+".c")
+			recorder, err := objects.RecorderSources("../../preload")
+			if err != nil {
+				t.Fatal(err)
 			}
-			compile(t, "gcc", append(append(args, providerSources(t)...), "-lpthread", "-ldl")...)
+			compile(t, "gcc", append(slices.Concat(args, recorder, providerSources(t)), "-lpthread", "-ldl")...)
 			suppressions, err := filepath.Abs("testdata/tsan.supp")
 			if err != nil {
 				t.Fatal(err)
