@@ -64,3 +64,24 @@ func TestF63QuotaAtCreation(t *testing.T) {
 		}
 	}
 }
+
+// F63: a quota that ends while the launcher copies captures out of memory. What it could not copy stays there, and is said; the next merge
+// with room has everything.
+func TestF63QuotaOfCapturesInMemory(t *testing.T) {
+	rig.Heavy(t)
+	volume := rig.Quota(t, "1500K")
+	r := rig.New(t, inMemory("verbs"), volume)
+	var folder string
+	r.Both(rig.Do("post 1000"), rig.Fault(func(r *rig.Run) { folder = memoryOf(t, r) }), rig.Do("post 2000000"))
+	if said := r.Errors(); !strings.Contains(said, "captures are still in memory, in "+folder) || !strings.Contains(said, "disk quota exceeded") {
+		t.Errorf("the launcher said: %s", said)
+	}
+	rig.Unlimited(t, volume)
+	r.MustMerge(0)
+	i := r.Info()
+	if i.Lost.Events != 0 {
+		t.Errorf("%d events were lost", i.Lost.Events)
+	}
+	r.Exact(i)
+	nothingLeft(t, folder)
+}
