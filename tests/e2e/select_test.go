@@ -314,14 +314,20 @@ func TestNVTX(t *testing.T) {
 	if !maps.Equal(got, want) || i.Events.ByName["app_mark"] != 3 || i.Unfinished != 0 {
 		t.Errorf("phases %v, want %v; events %v", got, want, i.Events.ByName)
 	}
-	slices := map[string]int64{}
+	drawn := map[string]int64{}
 	for _, row := range tracedSlices(t, r) {
-		slices[row]++
+		drawn[row]++
 	}
 	for name, n := range map[string]int64{"outer": 1, "wïde": 3, "across": 1, "library: registered": 1, "library: overlaps": 2, "mark": 1, "wide mark": 1, "library: ascii": 2} {
-		if slices[name] != n {
-			t.Errorf("%d slices %q in the trace, want %d: %v", slices[name], name, n, slices)
+		if drawn[name] != n {
+			t.Errorf("%d slices %q in the trace, want %d: %v", drawn[name], name, n, drawn)
 		}
+	}
+	// In aggregate mode a thread's ranges are epochs; those that may end in another thread are none.
+	r = newRun(t, spec{mode: "aggregate", providers: "ucx", noCount: true})
+	r.launch(client).succeed()
+	if names := epochNames(r.account()); !slices.Equal(names, []string{"start", "outer", "wïde", "library: registered", "library: ascii"}) {
+		t.Errorf("epochs %q", names)
 	}
 	// A tool that is there already stays, and what it sees is not ours.
 	for _, c := range []spec{
