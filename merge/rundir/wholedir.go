@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,22 +51,20 @@ func WriteWholeDir(path string, ours func(dir string) bool, write func(dir strin
 
 // temporaryDir makes a folder beside path and locks it. Those that killed writers left, which nobody has locked any more, it removes.
 func temporaryDir(path string) (dir string, lock *os.File, err error) {
-	pattern := "." + filepath.Base(path) + "-*"
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), pattern))
-	if err != nil {
-		left = nil // the path itself is no pattern: what is left stays
-	}
-	for _, old := range left {
-		if st, err := os.Lstat(old); err != nil || !st.IsDir() {
+	parent, prefix := filepath.Dir(path), "."+filepath.Base(path)+"-"
+	entries, _ := os.ReadDir(parent) // best effort; not a pattern, which would read the brackets of a directory's name
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), prefix) {
 			continue
 		}
+		old := filepath.Join(parent, e.Name())
 		if f, err := lockDir(old); err == nil {
 			os.RemoveAll(old)
 			f.Close()
 		}
 	}
 	for range 100 {
-		if dir, err = os.MkdirTemp(filepath.Dir(path), pattern); err != nil { // mode 0700, whatever the umask
+		if dir, err = os.MkdirTemp(parent, prefix+"*"); err != nil { // mode 0700, whatever the umask
 			return "", nil, err
 		}
 		if lock, err = lockDir(dir); err == nil {

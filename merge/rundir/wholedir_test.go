@@ -134,3 +134,26 @@ func TestWriteWholeDirTidiesUp(t *testing.T) {
 		t.Errorf("%q; %v", b, names(t, dir))
 	}
 }
+
+// The brackets in a folder's name stand for themselves: what a killed writer left is found there, and not where a pattern would look.
+func TestWriteWholeDirTidiesUpBesideBrackets(t *testing.T) {
+	dir := t.TempDir()
+	for _, left := range []string{"run[1]/.events[2]-1234", "run1/.events2-1234"} {
+		if err := os.MkdirAll(filepath.Join(dir, left, "operations"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := rundir.WriteWholeDir(filepath.Join(dir, "run[1]", "events[2]"), isOurs, func(inside string) error {
+		put(t, filepath.Join(inside, "ours"), "")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := names(t, filepath.Join(dir, "run[1]")); !slices.Equal(n, []string{"events[2]"}) {
+		t.Errorf("beside the folder: %v", n)
+	}
+	if n := names(t, filepath.Join(dir, "run1")); !slices.Equal(n, []string{".events2-1234"}) {
+		t.Errorf("in a folder of another name: %v", n)
+	}
+}
