@@ -63,6 +63,12 @@ $(LIBDIR)/libsigmatrace.$1.so: $(call whole_objects,$(PRELOAD_SRC) $(foreach p,$
 endef
 $(foreach s,$(SETS),$(eval $(call whole,$s)))
 
+# What each part is made of, a line a part, for tests that compile the sources in other ways.
+.PHONY: sources
+sources:
+	@echo recorder $(PRELOAD_SRC)
+	@$(foreach p,$(PROVIDERS),echo $p $($p_SRC);)
+
 .PHONY: generate
 generate:
 	$(GO) run ./preload/gen

@@ -2,10 +2,11 @@ package ibverbs
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/sigmatrace/sigmatrace/tests/objects"
+	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
 
 // A fork while another thread is inside the registry does not lock the child out of it.
@@ -21,15 +22,7 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	own, err := objects.RecorderSources("../../preload")
-	if err != nil {
-		t.Fatal(err)
-	}
-	provider, err := filepath.Glob("../../preload/ibverbs_*.c")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own = append(own, provider...)
+	own := slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"))
 	cases := map[string][]string{
 		"client.c":       {"fields", "interleaved", "forked_raw", "errnos", "storm 4 100"},
 		"verbs-client.c": {""},

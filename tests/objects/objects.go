@@ -34,14 +34,3 @@ func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
-
-// RecorderSources are the recorder's files, for programs that are built with them under a sanitizer: without those that take the place of a
-// function of the sanitizer's own, or need to be an object of their own.
-func RecorderSources(preload string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(preload, "*.c"))
-	return slices.DeleteFunc(files, func(path string) bool {
-		name := filepath.Base(path)
-		provider := strings.HasPrefix(name, "ucx") || strings.HasPrefix(name, "ibverbs") || strings.HasPrefix(name, "ofi")
-		return provider || name == "interpose.c" || name == "nvtx.c"
-	}), err
-}

@@ -2,10 +2,11 @@ package ofi
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/sigmatrace/sigmatrace/tests/objects"
+	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
 
 // The provider, the recorder and the program under each sanitizer: every operation, threads, forks, contexts. Everything is counted as
@@ -14,15 +15,7 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	sources, err := filepath.Glob("../../preload/ofi*.c")
-	if err != nil || len(sources) == 0 {
-		t.Fatal(sources, err)
-	}
-	recorder, err := objects.RecorderSources("../../preload")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sources = append(sources, recorder...)
+	own := slices.Concat(sources.Recorder(t), sources.Provider(t, "libfabric"))
 	suppressions, err := filepath.Abs("testdata/tsan.supp")
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +25,7 @@ func TestSanitizers(t *testing.T) {
 		"thread":  {"-fsanitize=thread"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lib := compile(t, append(append(flags, "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic"), append(sources, "-lpthread", "-ldl")...)...)
+			lib := compile(t, append(append(flags, "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic"), append(own, "-lpthread", "-ldl")...)...)
 			program := func(files ...string) string {
 				args := append(append(flags, "-DLINKED"), files...)
 				return compile(t, append(args, lib, "-lfabric", "-ldl", "-lpthread")...)

@@ -3,11 +3,10 @@ package recorder
 import (
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
-	"github.com/sigmatrace/sigmatrace/tests/objects"
+	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
 
 // mixed holds that the parent's and the children's records of client.c's mixed() are all there.
@@ -57,10 +56,6 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	sources, err := objects.RecorderSources(filepath.Join(root, "preload"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	suppressions, err := filepath.Abs("testdata/tsan.supp")
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +65,8 @@ func TestSanitizers(t *testing.T) {
 			t.Parallel()
 			client := filepath.Join(t.TempDir(), "client")
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-I", filepath.Join(root, "preload"), "-o", client, "testdata/client.c"}
-			if b, err := exec.Command("gcc", append(slices.Concat(args, sources), "-lpthread", "-ldl")...).CombinedOutput(); err != nil {
+			args = append(append(args, sources.Recorder(t)...), "-lpthread", "-ldl")
+			if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, b)
 			}
 			options := []string{"TSAN_OPTIONS=halt_on_error=1 die_after_fork=0 report_thread_leaks=0 suppressions=" + suppressions, "ASAN_OPTIONS=detect_leaks=0"} // a child cannot look for leaks: a thread it lacks may hold the lock

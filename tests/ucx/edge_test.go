@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sigmatrace/sigmatrace/tests/objects"
+	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
 
 func compile(t *testing.T, cc string, args ...string) {
@@ -22,16 +22,6 @@ func compile(t *testing.T, cc string, args ...string) {
 	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-}
-
-// providerSources are the files of the provider.
-func providerSources(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob("../../preload/ucx*.c")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	return files
 }
 
 // edgeOf is a program of scenarios and the library that it stands in for.
@@ -159,11 +149,8 @@ func TestEdgesUnderSanitizers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 			args := append([]string{"-O1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib}, flags...)
-			recorder, err := objects.RecorderSources("../../preload")
-			if err != nil {
-				t.Fatal(err)
-			}
-			compile(t, "gcc", append(slices.Concat(args, recorder, providerSources(t)), "-lpthread", "-ldl")...)
+			args = slices.Concat(args, sources.Recorder(t), sources.Provider(t, "ucx"), []string{"-lpthread", "-ldl"})
+			compile(t, "gcc", args...)
 			suppressions, err := filepath.Abs("testdata/tsan.supp")
 			if err != nil {
 				t.Fatal(err)
@@ -207,7 +194,7 @@ func TestEdgesOnAarch64(t *testing.T) {
 	lib := filepath.Join(t.TempDir(), "provider-ucx.so")
 	headers := []string{"-idirafter", "/usr/include"} // those of UCX are the same for all machines
 	args := append(headers, "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-o", lib)
-	compile(t, "aarch64-linux-gnu-gcc", append(append(args, providerSources(t)...), recorder, "-Wl,-rpath,"+filepath.Dir(recorder), "-ldl", "-lpthread")...)
+	compile(t, "aarch64-linux-gnu-gcc", append(append(args, sources.Provider(t, "ucx")...), recorder, "-Wl,-rpath,"+filepath.Dir(recorder), "-ldl", "-lpthread")...)
 	for level, e := range edges {
 		client := e.client(t, "aarch64-linux-gnu-gcc", headers)
 		for _, scenario := range e.scenarios {
