@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // cluster is Slurm with two nodes, n1 and n2, on this machine: a munged, a slurmctld and two slurmd, each slurmd with its own host name
@@ -161,7 +163,7 @@ func (c *cluster) run(t *testing.T, allocated bool, argv ...string) (result, str
 // launch is `sigmatrace launch` of a command line, with the run directory "run" in the folder.
 func (c *cluster) launch(t *testing.T, allocated bool, options []string, argv ...string) (result, string) {
 	t.Helper()
-	line := append([]string{built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "-o", "run"}, options...)
+	line := append([]string{needs.Built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "-o", "run"}, options...)
 	r, dir := c.run(t, allocated, append(append(line, "--"), argv...)...)
 	return r, filepath.Join(dir, "run")
 }

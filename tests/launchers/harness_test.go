@@ -20,26 +20,12 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
-
-// built returns the absolute path of something that the Makefile makes.
-func built(t testing.TB, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../build", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("not built (run `make tests`): %v", err)
-	}
-	return p
-}
 
 func need(t *testing.T, programs ...string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("not part of the quick run")
-	}
+	needs.Time(t)
 	for _, program := range programs {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is not installed", program)
@@ -92,7 +78,7 @@ func (r result) says(t *testing.T, beginning string) {
 // account is what `sigmatrace info --json` says of a run directory.
 func account(t *testing.T, run string) *merge.Info {
 	t.Helper()
-	r := execute(t, ".", nil, built(t, "bin/sigmatrace"), "info", "--json", run).succeed(t)
+	r := execute(t, ".", nil, needs.Built(t, "bin/sigmatrace"), "info", "--json", run).succeed(t)
 	var info merge.Info
 	if err := json.Unmarshal([]byte(r.stdout), &info); err != nil {
 		t.Fatal(err)

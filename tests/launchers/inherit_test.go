@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // The command is started with the signals ignored and the standard files closed that sigmatrace itself was started with, although the Go
@@ -15,7 +17,7 @@ func TestCommandInheritsIgnoredSignalsAndClosedFiles(t *testing.T) {
 	both := func(before, command, redirect string) (plain, launched string) {
 		t.Helper()
 		runs++
-		launch := fmt.Sprintf("%s launch --no-merge -o %s -- ", built(t, "bin/sigmatrace"), filepath.Join(dir, fmt.Sprint(runs)))
+		launch := fmt.Sprintf("%s launch --no-merge -o %s -- ", needs.Built(t, "bin/sigmatrace"), filepath.Join(dir, fmt.Sprint(runs)))
 		for i, front := range []string{"", launch} {
 			out := filepath.Join(dir, "out")
 			execute(t, dir, []string{"OUT=" + out}, "sh", "-c", before+"exec "+front+command+redirect).succeed(t)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 func TestMPICH(t *testing.T) {
@@ -14,7 +16,7 @@ func TestMPICH(t *testing.T) {
 	if out, err := exec.Command("mpicc.mpich", "-O2", "-Wno-stringop-overflow", "-o", app, "../clients/mpi-app.c").CombinedOutput(); err != nil {
 		t.Fatalf("building the client: %v\n%s", err, out)
 	}
-	sigmatrace := built(t, "bin/sigmatrace")
+	sigmatrace := needs.Built(t, "bin/sigmatrace")
 	// MPICH 4.0 over UCX's tcp hangs in MPI_Finalize now and then, with and without a recorder.
 	launch := func(run string, argv ...string) result {
 		line := []string{sigmatrace, "launch", "-p", "full", "--providers", "ucx", "-o", filepath.Join(dir, run), "--"}

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 func TestSlurm(t *testing.T) {
 	c := startCluster(t)
-	app := built(t, "tests/mpi-app")
+	app := needs.Built(t, "tests/mpi-app")
 	scratch := []string{"--set", "record.scratch=" + c.scratch}
 
 	t.Run("TwoNodesWriteToTheSharedRunDirectory", func(t *testing.T) {
@@ -106,7 +108,7 @@ func TestSlurm(t *testing.T) {
 			t.Errorf("status %d, without us %d", r.status, plain.status)
 		}
 		r.says(t, "srun: unrecognized option '--export-file=")
-		wrap := built(t, "bin/sigmatrace") + " launch --no-merge --providers ucx -o run -- srun -n1 env"
+		wrap := needs.Built(t, "bin/sigmatrace") + " launch --no-merge --providers ucx -o run -- srun -n1 env"
 		job, dir := c.run(t, false, "sbatch", "--quiet", "--wait", "-n1", "--export-file="+vars, "-o", "out", "--wrap", wrap)
 		out, err := os.ReadFile(filepath.Join(dir, "out"))
 		if err != nil || job.status != 0 {

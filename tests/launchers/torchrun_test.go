@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // F22: the ranks of PyTorch's launcher are those that it gave them. Its agent inherits the recorder and leaves nothing.
@@ -18,8 +19,8 @@ func TestTorchrun(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Debian 12's PyTorch 1.13 starts nothing under its Python 3.11 but with -r and -t. Later releases spell options with "-" too.
-	line := []string{built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "-o", "run", "--",
-		"torchrun", "-r", "1", "-t", "1", "--nproc_per_node", "2", script, built(t, "tests/burst-client"), "-l", "ucp", "-n", "1000"}
+	line := []string{needs.Built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "-o", "run", "--",
+		"torchrun", "-r", "1", "-t", "1", "--nproc_per_node", "2", script, needs.Built(t, "tests/burst-client"), "-l", "ucp", "-n", "1000"}
 	execute(t, dir, []string{"UCX_TLS=posix,sysv,self", "OMP_NUM_THREADS=1"}, line...).succeed(t)
 	run := filepath.Join(dir, "run")
 	info := account(t, run)

@@ -19,6 +19,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/profiles"
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 func monotonic(t *testing.T) time.Duration {
@@ -77,7 +78,7 @@ func steppable(t *testing.T) (env []string, set func(time.Duration)) {
 // its begin nor its end; nor do they in a child that is forked after them, nor, where the launcher's clock is that of the process, one
 // before the process is loaded.
 func TestF60WindowsStayWhenTheWallClockIsStepped(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	client := build(t)
 	const delay, duration, lives = 600 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond
 	type step struct{ at, ahead time.Duration }
@@ -166,7 +167,7 @@ func TestF60WindowsStayWhenTheWallClockIsStepped(t *testing.T) {
 // F60: intervals of the wall clock follow it when it is set back: what is counted then is in the intervals of the new time, and not in the
 // last one before until its time comes again.
 func TestF60IntervalsFollowTheWallClockBack(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	client := build(t)
 	clock, set := steppable(t)
 	env, captures := configure(t, t.TempDir(), settings{"mode": "aggregate", "epoch.interval": "100000000ns"})

@@ -14,6 +14,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // span returns the first and the last time of a run's operations.
@@ -46,12 +47,12 @@ func span(t *testing.T, path string) (first, last int64) {
 // F60: the wall clock is stepped while the program runs, forwards and backwards, by an hour and by a little. The run is as long as it
 // was, and its times are those of the clock after the step.
 func TestF60WallClockStepped(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, step := range []time.Duration{time.Hour, -time.Hour, 50 * time.Millisecond, 0} {
 		t.Run(step.String(), func(t *testing.T) {
 			t.Parallel()
 			clock, set := rig.WallClock(t)
-			r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{"record.chunk=16KiB"}, Env: []string{clock, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, "")
+			r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{"record.chunk=16KiB"}, Env: []string{clock, "LD_PRELOAD=" + needs.Built(t, "tests/fault-shim.so")}}, "")
 			wait := rig.Fault(func(*rig.Run) { time.Sleep(400 * time.Millisecond) }) // readings are some time apart
 			began := time.Now()
 			r.Both(rig.Do("post 5000"), wait, rig.Do("post 5000"), rig.Fault(func(*rig.Run) { set(step) }), rig.Do("post 10"), wait, rig.Do("post 5000"), wait, rig.Do("post 5000"))
@@ -84,14 +85,14 @@ func TestF60WallClockStepped(t *testing.T) {
 
 // F59: the kernel has given the processor's counter up, which CPUID calls invariant: no error is claimed for the times.
 func TestF59KernelGaveTheCounterUp(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	const list = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 	for text, trusted := range map[string]bool{"kvm-clock tsc \n": true, "tsc \n": true, "hpet acpi_pm \n": false, "hyperv_clocksource_tsc_page acpi_pm \n": false} {
 		other := filepath.Join(t.TempDir(), "list")
 		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"SHIM_OPEN=" + list + "=" + other, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, "")
+		r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"SHIM_OPEN=" + list + "=" + other, "LD_PRELOAD=" + needs.Built(t, "tests/fault-shim.so")}}, "")
 		r.Both(rig.Do("post 100"))
 		if n := r.Info().Clock.Nodes[0]; (n.ErrorNS != nil) != trusted || (n.Reason == "the counter does not promise a constant rate") == trusted {
 			t.Errorf("%q: %+v", text, n)
@@ -102,7 +103,7 @@ func TestF59KernelGaveTheCounterUp(t *testing.T) {
 // F63: 9p, of which statfs(2) tells the type of the file system behind it, is a network file system all the same: its captures are
 // written, not mapped. The mount table is a made-up one that calls this tmpfs 9p.
 func TestF63Network9pIsWritten(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	dir := rig.Tmpfs(t, "size=32m")
 	number := rig.DeviceOf(t, dir)
 	const line = "2345 1 %s / %s rw,relatime%s - %s none rw\n"
@@ -126,7 +127,7 @@ func TestF63Network9pIsWritten(t *testing.T) {
 			if err := os.Mkdir(in, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"SHIM_OPEN=/proc/self/mountinfo=" + other, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, in)
+			r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"SHIM_OPEN=/proc/self/mountinfo=" + other, "LD_PRELOAD=" + needs.Built(t, "tests/fault-shim.so")}}, in)
 			r.Both(rig.Do("post 100"))
 			if got := r.BackEnd(); (got == "written") != c.written {
 				t.Errorf("captures are %s", got)

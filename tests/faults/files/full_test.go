@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 var layers = []string{"verbs", "ucp"}
 
 // F63: no room for the file itself, or for its name. The process is not recorded, and the run says so.
 func TestF63DiskFullAtCreation(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for name, options := range map[string]string{"blocks": "size=256k", "inodes": "size=8m,nr_inodes=8"} {
 		for backEnd, set := range rig.BackEnds {
 			t.Run(name+"/"+backEnd, func(t *testing.T) {
@@ -47,7 +48,7 @@ func TestF63DiskFullAtCreation(t *testing.T) {
 
 // F63: the disk becomes full while the program runs. Events stop, the tables of what is known go on, the losses are counted to the event.
 func TestF63DiskFullAtReservation(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, layer := range layers {
 		for backEnd, set := range rig.BackEnds {
 			t.Run(layer+"/"+backEnd, func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestF63DiskFullAtReservation(t *testing.T) {
 
 // F63: no room for what the program makes when the disk is full already: that its definitions are missing is counted apart from the events.
 func TestF63DiskFullAtDefinitions(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		t.Run(backEnd, func(t *testing.T) {
 			dir := rig.Tmpfs(t, "size=8m")

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 func remove(t *testing.T, what func(*rig.Run) string) rig.Step {
@@ -22,7 +23,7 @@ func remove(t *testing.T, what func(*rig.Run) string) rig.Step {
 // F63: the capture directory, or the whole run directory, is removed under the program. What is recorded has no name any more; the
 // program does not notice, and a child that communicates makes no mess.
 func TestF63CaptureDirectoryRemoved(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		for name, what := range map[string]func(*rig.Run) string{
 			"capture": func(r *rig.Run) string { return filepath.Join(r.Path, "capture") },
@@ -47,7 +48,7 @@ func TestF63CaptureDirectoryRemoved(t *testing.T) {
 
 // F63: the captures' directory may not be written: before the first traced call, and while the program runs.
 func TestF63CaptureDirectoryUnwritable(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	if os.Getuid() != 0 {
 		t.Skip("another user is needed, and this one cannot become one")
 	}
@@ -97,7 +98,7 @@ func TestF63CaptureDirectoryUnwritable(t *testing.T) {
 // F63: the file system is mounted read-only while the program runs. As long as a capture is mapped the kernel refuses that; what is
 // written goes on being counted in memory, and comes to the file when it can be written again.
 func TestF63FileSystemBecomesReadOnly(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	remount := func(dir string, flags uintptr) error { return syscall.Mount("", dir, "", syscall.MS_REMOUNT|flags, "") }
 	for backEnd, set := range rig.BackEnds {
 		t.Run(backEnd, func(t *testing.T) {
@@ -143,7 +144,7 @@ func ext4Shutdown(dir string) error {
 
 // F63: the disk itself goes away. Nothing of the run can be read then; a program whose captures are written does not notice.
 func TestF63DiskGone(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	dir := rig.Ext4(t, 64, nil, "")
 	r := rig.New(t, rig.Spec{Layer: "verbs", Sets: []string{rig.BackEnds["written"]}}, dir)
 	r.Both(rig.Do("post 1000"), rig.Fault(func(*rig.Run) {
@@ -157,7 +158,7 @@ func TestF63DiskGone(t *testing.T) {
 // A file that is mapped must not be cut short by anybody: the kernel's answer is SIGBUS, as for a program whose executable or shared
 // library is, and the recorder installs no handler (F40). preload/README.md says so; this test holds that it is true.
 func TestF63CaptureTruncatedBySomebody(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	cut := rig.Fault(func(r *rig.Run) {
 		for _, c := range r.Captures() {
 			if err := os.Truncate(c, 0); err != nil {
@@ -193,7 +194,7 @@ func TestF63CaptureTruncatedBySomebody(t *testing.T) {
 // F63: after chroot(2) or setuid(2) the program reaches its own capture no more. What is mapped already stays; what is written is lost
 // from there on, which the merge says.
 func TestF63CaptureOutOfReach(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	if os.Getuid() != 0 {
 		t.Skip("only root can change its root directory and user")
 	}

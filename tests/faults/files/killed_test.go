@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // F41: a program that stands still can be merged, at once, with all that it has recorded; and again when it has gone on.
 func TestF41StoppedProgram(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r := rig.New(t, rig.Spec{Layer: "verbs"}, "").Start()
 	r.Do("post 20000")
 	pid := r.Pid()
@@ -67,7 +68,7 @@ func group(t *testing.T, limit string) string {
 
 // F41, F64: the kernel kills the program for the memory that it uses. All that it did is there, and how it ended is said.
 func TestF41OutOfMemory(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	procs := group(t, "100M")
 	for _, backEnd := range []string{"mapped", "written"} {
 		t.Run(backEnd, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // memoryOf is the folder of a run's captures in memory, which it must have.
@@ -42,7 +43,7 @@ func inMemory(layer string, more ...string) rig.Spec {
 
 // Records that pass through memory are those of the program, and nothing is left there.
 func TestRunThroughMemory(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, layer := range layers {
 		t.Run(layer, func(t *testing.T) {
 			r := rig.New(t, inMemory(layer), "")
@@ -58,7 +59,7 @@ func TestRunThroughMemory(t *testing.T) {
 // F41: the program is killed; or the launcher is, and then the program; or the program goes on without the launcher and ends by itself.
 // The next merge on this host has everything.
 func TestF41KillsWithCapturesInMemory(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, c := range []string{"program", "both", "launcher"} {
 		t.Run(c, func(t *testing.T) {
 			r := rig.New(t, inMemory("verbs"), "").Start()
@@ -107,7 +108,7 @@ func gone(t *testing.T, pid int) {
 // What was in memory and is there no more, after a kill of everything and a cleared memory file system, is said to be missing, and the rest
 // is there.
 func TestMemoryThatIsGoneIsMissed(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r := rig.New(t, inMemory("verbs"), "").Start()
 	r.Do("post 200000")
 	time.Sleep(1500 * time.Millisecond) // all of it is on the disk, if not said to be
@@ -133,7 +134,7 @@ func TestMemoryThatIsGoneIsMissed(t *testing.T) {
 
 // F63: the run directory, or the captures in it, is removed under the program: what is in memory goes too.
 func TestF63RunDirectoryOfMemoryRemoved(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, what := range []string{"", "capture"} {
 		r := rig.New(t, inMemory("verbs"), "")
 		var folder string
@@ -148,10 +149,10 @@ func TestF63RunDirectoryOfMemoryRemoved(t *testing.T) {
 
 // F63: a file size limit ends neither program nor launcher; what the captures had no room for stays in memory for a merge without the limit.
 func TestF63FileSizeLimitOfTheLauncher(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	dir := t.TempDir()
-	cmd := exec.Command("sh", "-c", `ulimit -f 6000; exec "$@"`, "sh", rig.Built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "--set", "ucx.level=ucp", "--no-merge",
-		"--set", "record.place=memory", "-o", filepath.Join(dir, "run"), "--", rig.Built(t, "tests/fault-client"), "ucp")
+	cmd := exec.Command("sh", "-c", `ulimit -f 6000; exec "$@"`, "sh", needs.Built(t, "bin/sigmatrace"), "launch", "-p", "full", "--providers", "ucx", "--set", "ucx.level=ucp", "--no-merge",
+		"--set", "record.place=memory", "-o", filepath.Join(dir, "run"), "--", needs.Built(t, "tests/fault-client"), "ucp")
 	cmd.Env = append(os.Environ(), "UCX_TLS=self")
 	cmd.Stdin = strings.NewReader("post 3000000\n")
 	out, err := cmd.CombinedOutput()
@@ -166,7 +167,7 @@ func TestF63FileSizeLimitOfTheLauncher(t *testing.T) {
 
 // Two runs at once have each its own memory.
 func TestTwoRunsHaveEachTheirMemory(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	a, b := rig.New(t, inMemory("verbs"), "").Start(), rig.New(t, inMemory("verbs"), "").Start()
 	a.Do("post 1000")
 	b.Do("post 1000")
@@ -188,7 +189,7 @@ func TestTwoRunsHaveEachTheirMemory(t *testing.T) {
 
 // After chroot(2) or setuid(2) the memory is mapped all the same, and the launcher makes room in it; more of it cannot be had.
 func TestF63CaptureInMemoryOutOfReach(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	if os.Getuid() != 0 {
 		t.Skip("only root can change its root directory and user")
 	}
@@ -207,7 +208,7 @@ func TestF63CaptureInMemoryOutOfReach(t *testing.T) {
 // Shared memory that others need, that is not there, or that cannot be written to: the disk serves, and why is said. Who insists on memory is
 // refused before anything runs.
 func TestSharedMemoryWithoutRoom(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for name, c := range map[string]struct{ mount, reason string }{
 		"small":     {"mount -t tmpfs -o size=64m tmpfs /dev/shm", "/dev/shm has 64MiB free, less than 1GiB"},
 		"full":      {"mount -t tmpfs -o size=64k tmpfs /dev/shm && ! head -c 100k /dev/zero 2>/dev/null >/dev/shm/filler", "/dev/shm has 0 free, less than 1GiB"},
@@ -223,7 +224,7 @@ func TestSharedMemoryWithoutRoom(t *testing.T) {
 			}
 			launch := func(place string) (string, int) {
 				line := c.mount + ` || exit 99; exec "$@"`
-				cmd := exec.Command("unshare", "-m", "sh", "-c", line, dir, rig.Built(t, "bin/sigmatrace"), "launch", "--no-merge", "--set", "record.place="+place,
+				cmd := exec.Command("unshare", "-m", "sh", "-c", line, dir, needs.Built(t, "bin/sigmatrace"), "launch", "--no-merge", "--set", "record.place="+place,
 					"-o", filepath.Join(dir, "run-"+place), "--", "/bin/sh", program)
 				out, _ := cmd.CombinedOutput()
 				if cmd.ProcessState.ExitCode() == 99 || strings.Contains(string(out), "unshare:") {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 var resultNames = []string{"trace.pftrace", "matrix.json", "manifest.json"}
@@ -59,7 +60,7 @@ func recorded(t *testing.T, dir string) *rig.Run {
 // F41: a merge that is killed at any moment leaves no result under its final name that is not whole, and nothing else, on a file system
 // that can have files without a name; the next merge gives what the first would have.
 func TestF41MergeKilledAtAnyMoment(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r := recorded(t, "")
 	untouched, _ := results(t, r)
 	began := time.Now()
@@ -80,7 +81,7 @@ func TestF41MergeKilledAtAnyMoment(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(r.Path, "manifest.json"), []byte(untouched["manifest.json"]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(rig.Built(t, "bin/sigmatrace"), "merge", r.Path)
+		cmd := exec.Command(needs.Built(t, "bin/sigmatrace"), "merge", r.Path)
 		began := time.Now()
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -131,7 +132,7 @@ func TestF41MergeKilledAtAnyMoment(t *testing.T) {
 
 // F41: several merges of one run at once, by the user and by the job's end: each succeeds, and what they leave is what one leaves.
 func TestF41MergesAtOnce(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r := recorded(t, "")
 	if errs, status := r.Merge(); status != 0 {
 		t.Fatalf("merge ended with %d: %s", status, errs)
@@ -206,7 +207,7 @@ func multiply(t *testing.T, from string, n int) {
 
 // F62: ten thousand processes on a node, each of which said little, and few descriptors for the merge.
 func TestF62TenThousandProcesses(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	const processes = 10_000
 	r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{"record.chunk=16KiB"}}, "").Start()
 	r.Do("post 20")
@@ -215,7 +216,7 @@ func TestF62TenThousandProcesses(t *testing.T) {
 	}
 	multiply(t, r.Captures()[0], processes)
 	began := time.Now()
-	cmd := exec.Command("sh", "-c", `ulimit -n 256; exec "$@"`, "sh", rig.Built(t, "bin/sigmatrace"), "merge", r.Path)
+	cmd := exec.Command("sh", "-c", `ulimit -n 256; exec "$@"`, "sh", needs.Built(t, "bin/sigmatrace"), "merge", r.Path)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -235,7 +236,7 @@ func TestF62TenThousandProcesses(t *testing.T) {
 
 // F72: one rank of a million that were promised: what is missing is said, in an account that can still be read.
 func TestF72WorldOfAMillion(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r := rig.New(t, rig.Spec{Layer: "ucp", Env: []string{"RANK=3", "WORLD_SIZE=1000000"}}, "")
 	r.Both(rig.Do("post 10"))
 	errs, status := r.Merge()

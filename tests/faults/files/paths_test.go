@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // F62: node-local staging: captures are written on another file system than the run directory's and moved to it at the end. When there
 // is no room for them there, they stay where they are, and the run says where.
 func TestF62StagedOnAnotherFileSystem(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, room := range []bool{true, false} {
 		t.Run(map[bool]string{true: "room", false: "no room"}[room], func(t *testing.T) {
 			scratch, home := rig.Tmpfs(t, "size=32m"), rig.Tmpfs(t, map[bool]string{true: "size=32m", false: "size=512k"}[room])
@@ -44,7 +45,7 @@ func TestF62StagedOnAnotherFileSystem(t *testing.T) {
 
 // F63: names that scripts, formats and shells trip over.
 func TestF63OddNames(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, name := range []string{"a b  c", "ü✓ 漢字 é", `it's "q" $HOME x`, "colon:semi;comma,", "percent %d %s %n", "-p", "a=b", "[x]*?{y}"} {
 		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), name)
@@ -81,7 +82,7 @@ func TestF63NamesThatAreRefused(t *testing.T) {
 // F63: a path that is nearly, or quite, as long as the system allows. Either the run is refused before the program starts, or it is
 // recorded, or it says that it is not; the program does not notice.
 func TestF63LongPaths(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	const most = 4095 // PATH_MAX with its NUL
 	recorded := false
 	for _, length := range []int{1000, most - 200, most - 90, most - 50, most - 4} {

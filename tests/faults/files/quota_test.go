@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // F63: the user's quota ends, on a file system that has one.
 func TestF63Quota(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		t.Run(backEnd, func(t *testing.T) {
 			volume := rig.Quota(t, "1500K")
@@ -32,7 +33,7 @@ func TestF63Quota(t *testing.T) {
 // F63: a quota that ends before the first traced call, and one that lets the file be but gives it nothing more. The quota is a preload's,
 // which returns EDQUOT where the recorder reserves space.
 func TestF63QuotaAtCreation(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		for _, first := range []bool{true, false} {
 			name := map[bool]string{true: "/nothing", false: "/a file"}[first]
@@ -43,7 +44,7 @@ func TestF63QuotaAtCreation(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{set, "record.chunk=16KiB"}, Env: []string{"SHIM_FALLOCATE=122 " + full, "LD_PRELOAD=" + rig.Built(t, "tests/fault-shim.so")}}, "")
+				r := rig.New(t, rig.Spec{Layer: "ucp", Sets: []string{set, "record.chunk=16KiB"}, Env: []string{"SHIM_FALLOCATE=122 " + full, "LD_PRELOAD=" + needs.Built(t, "tests/fault-shim.so")}}, "")
 				if first {
 					r.Both(end, rig.Do("post 100"), rig.Do("post 300000"))
 					if c := r.Captures(); len(c) > 0 {
@@ -68,7 +69,7 @@ func TestF63QuotaAtCreation(t *testing.T) {
 // F63: a quota that ends while the launcher copies captures out of memory. What it could not copy stays there, and is said; the next merge
 // with room has everything.
 func TestF63QuotaOfCapturesInMemory(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	volume := rig.Quota(t, "1500K")
 	r := rig.New(t, inMemory("verbs"), volume)
 	var folder string

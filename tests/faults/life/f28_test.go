@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // newest is what the oldest system that the recorder is for has: RHEL 8.
@@ -15,7 +17,7 @@ var newest = [2]int{2, 28}
 // F28: a preload that asks for newer symbols than the system has, or brings libraries along, breaks every program there. Each library of
 // ours needs glibc up to 2.28, and no library but libc and our own.
 func TestF28SymbolVersions(t *testing.T) {
-	libs, err := filepath.Glob(filepath.Join(filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so")), "*.so"))
+	libs, err := filepath.Glob(filepath.Join(filepath.Dir(needs.Built(t, "lib/sigmatrace/libsigmatrace.so")), "*.so"))
 	if err != nil || len(libs) < 3 {
 		t.Fatalf("%v, %v", libs, err)
 	}

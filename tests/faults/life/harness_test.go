@@ -19,29 +19,9 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
-
-// built returns the absolute path of something that the Makefile makes.
-func built(t testing.TB, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../../build", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("not built (run `make tests`): %v", err)
-	}
-	return p
-}
-
-// skipQuick leaves out of the quick run what takes more than a moment.
-func skipQuick(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("not part of the quick run")
-	}
-}
 
 // compile makes a program or, with -shared among the arguments, a library, from sources in testdata.
 func compile(t *testing.T, out string, args ...string) string {
@@ -89,7 +69,7 @@ func (r *rig) configure() string {
 
 // ours are the recorder's libraries, as launch would choose them.
 func (r *rig) ours() []string {
-	return objects.List(filepath.Dir(built(r.t, "lib/sigmatrace/libsigmatrace.so")), r.providers...)
+	return objects.List(filepath.Dir(needs.Built(r.t, "lib/sigmatrace/libsigmatrace.so")), r.providers...)
 }
 
 // environment of a program with the recorder, or as it would be without.
@@ -109,7 +89,7 @@ func (r *rig) environment(traced bool) []string {
 		if !traced {
 			shm += "-untraced"
 		}
-		env = append(env, "LD_LIBRARY_PATH="+filepath.Dir(built(r.t, "softhca/libibverbs.so.1")), "SOFTHCA_SHM="+shm)
+		env = append(env, "LD_LIBRARY_PATH="+filepath.Dir(needs.Built(r.t, "softhca/libibverbs.so.1")), "SOFTHCA_SHM="+shm)
 	}
 	return append(env, r.env...)
 }

@@ -4,12 +4,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // F34, F39: a Python program that imports an RDMA library, and the process pool of its data loader, forked or spawned, ended in each way
 // that such pools have.
 func TestF34F39PythonWorkers(t *testing.T) {
-	skipQuick(t)
+	needs.Time(t)
 	const python = "/usr/bin/python3" // Debian's, for Debian's pyverbs
 	if err := exec.Command(python, "-c", "import pyverbs").Run(); err != nil {
 		t.Skip("python3-pyverbs is not installed")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // fakeUCP puts a libucp.so.0 of its own before UCX's, which unlike that can be unloaded.
@@ -97,7 +98,7 @@ func TestF46LibraryClosedAndLoadedAgain(t *testing.T) {
 // F40: signals at 10 kHz whose handlers call what they interrupt. A call of a handler that interrupted a hook of ours is not recorded; every
 // other one is, once, and the capture is whole.
 func TestF40SignalStorm(t *testing.T) {
-	skipQuick(t)
+	needs.Time(t)
 	looking, _ := callers(t)
 	r := newRig(t)
 	r.fakeUCP()
@@ -123,7 +124,7 @@ func TestF40SignalStorm(t *testing.T) {
 // F40: handlers that call another layer than the one they interrupt, in which no hook of theirs is open. What interrupts the recorder itself is
 // counted as lost, all else is recorded; nothing hangs, and the capture is whole.
 func TestF40HandlersCallAnotherLayer(t *testing.T) {
-	skipQuick(t)
+	needs.Time(t)
 	r := newRig(t)
 	file := filepath.Join(r.dir, "calls")
 	if o := r.same(0, lifeClient(t), "handlers", "2", file); o.stdout != "handled\n" {
@@ -269,7 +270,7 @@ func TestF32Musl(t *testing.T) {
 	if o := r.once(true, program); o.status != 127 || o.stdout != "" || o.stderr == "" {
 		t.Errorf("musl's loader takes our libraries now: %+v", o)
 	}
-	o := r.once(false, built(t, "bin/sigmatrace"), "launch", "-o", filepath.Join(dir, "run"), "--", program)
+	o := r.once(false, needs.Built(t, "bin/sigmatrace"), "launch", "-o", filepath.Join(dir, "run"), "--", program)
 	if o.stdout != "" || o.status == 0 || o.status == 6 || !strings.Contains(o.stderr, "sigmatrace: error: ") || !strings.Contains(o.stderr, "musl") {
 		t.Errorf("launch: %+v", o)
 	}

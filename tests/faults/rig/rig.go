@@ -17,31 +17,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // limit is for one command, on a machine that has much else to do.
 const limit = 2 * time.Minute
-
-// Heavy leaves a test out of the quick run.
-func Heavy(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("not part of the quick run")
-	}
-}
-
-// Built returns the absolute path of something that the Makefile makes.
-func Built(t testing.TB, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../../build", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("not built (run `make tests`): %v", err)
-	}
-	return p
-}
 
 // Spec says how the client is run.
 type Spec struct {
@@ -89,7 +70,7 @@ func New(t testing.TB, s Spec, dir string) *Run {
 
 // argv is the client's command line.
 func (r *Run) argv() []string {
-	line := []string{Built(r.t, "tests/fault-client"), r.spec.Layer}
+	line := []string{needs.Built(r.t, "tests/fault-client"), r.spec.Layer}
 	if r.spec.Shell != "" {
 		line = append([]string{"sh", "-c", r.spec.Shell, "sh"}, line...)
 	}
@@ -101,7 +82,7 @@ func (r *Run) begin(traced bool) {
 	line := r.argv()
 	if traced {
 		provider := map[string]string{"ucp": "ucx", "verbs": "ibverbs"}[r.spec.Layer]
-		launch := []string{Built(r.t, "bin/sigmatrace"), "launch", "-p", r.spec.Mode, "--providers", provider, "--no-merge"}
+		launch := []string{needs.Built(r.t, "bin/sigmatrace"), "launch", "-p", r.spec.Mode, "--providers", provider, "--no-merge"}
 		if !r.Generated {
 			launch = append(launch, "-o", r.Path)
 		}
@@ -120,7 +101,7 @@ func (r *Run) begin(traced bool) {
 	r.cmd = exec.CommandContext(ctx, line[0], line[1:]...)
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(syscall.SIGTERM) } // it takes its child along
 	r.cmd.WaitDelay = 10 * time.Second
-	r.cmd.Env = append(os.Environ(), "UCX_TLS=self", "LD_LIBRARY_PATH="+filepath.Dir(Built(r.t, "softhca/libibverbs.so.1")),
+	r.cmd.Env = append(os.Environ(), "UCX_TLS=self", "LD_LIBRARY_PATH="+filepath.Dir(needs.Built(r.t, "softhca/libibverbs.so.1")),
 		"SOFTHCA_SHM="+filepath.Join(r.t.TempDir(), "hca"))
 	r.cmd.Env = append(r.cmd.Env, r.spec.Env...)
 	r.cmd.Dir = r.Dir
@@ -355,7 +336,7 @@ func Sigmatrace(t testing.TB, args ...string) (stdout, stderr string, status int
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, Built(t, "bin/sigmatrace"), args...)
+	cmd := exec.CommandContext(ctx, needs.Built(t, "bin/sigmatrace"), args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {

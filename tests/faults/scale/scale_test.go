@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // cost is what a run of commands took: time, and memory of the process afterwards.
@@ -62,7 +63,7 @@ func finish(t *testing.T, r *rig.Run, status int) *rig.Info {
 
 // 512 threads record at once, each with a queue pair of its own.
 func TestF62Threads512(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		t.Run(backEnd, func(t *testing.T) {
 			r, without, with := measure(t, rig.Spec{Layer: "verbs", Sets: []string{set}}, "threads 512 400")
@@ -77,7 +78,7 @@ func TestF62Threads512(t *testing.T) {
 
 // Ten thousand threads come and go: their states are used again, and nothing grows with their number.
 func TestF62ThreadChurn(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r, _, half := measure(t, rig.Spec{Layer: "verbs"}, "churn 5000 4")
 	r.Do("churn 5000 4")
 	if grown := int64(r.Memory("RssAnon")) - int64(half.anon); grown > 1024 {
@@ -92,7 +93,7 @@ func TestF62ThreadChurn(t *testing.T) {
 
 // Four thousand queue pairs, all with traffic.
 func TestF62QueuePairs4000(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for _, mode := range []string{"full", "aggregate"} {
 		t.Run(mode, func(t *testing.T) {
 			r, without, with := measure(t, rig.Spec{Layer: "verbs", Mode: mode}, "qps 4000 8")
@@ -111,7 +112,7 @@ func TestF62QueuePairs4000(t *testing.T) {
 
 // Many completion queues, polled in turn.
 func TestF62CompletionQueuesInTurn(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	r, _, _ := measure(t, rig.Spec{Layer: "verbs"}, "cqs 500 200")
 	i := finish(t, r, 0)
 	r.Exact(i)
@@ -123,7 +124,7 @@ func TestF62CompletionQueuesInTurn(t *testing.T) {
 // A million memory regions, registered and deregistered: definitions stay within the budget, memory within its bound, and what found no
 // room is counted.
 func TestF64RegistrationsMillion(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	for backEnd, set := range rig.BackEnds {
 		t.Run(backEnd, func(t *testing.T) {
 			// The written back end makes a system call or two for each definition: fewer of them, in a smaller file.
@@ -150,7 +151,7 @@ func TestF64RegistrationsMillion(t *testing.T) {
 
 // More regions and more endpoints at once than the recorder has places for: traffic is counted, and those without a place are counted too.
 func TestF64MoreObjectsThanPlaces(t *testing.T) {
-	rig.Heavy(t)
+	needs.Time(t)
 	t.Run("endpoints", func(t *testing.T) {
 		const endpoints = 100_000
 		r, _, _ := measure(t, rig.Spec{Layer: "ucp", Mode: "aggregate"}, "eps 100000")
