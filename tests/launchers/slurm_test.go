@@ -115,7 +115,7 @@ func TestSlurm(t *testing.T) {
 			t.Fatalf("sbatch ended with %d, %v\n%s%s", job.status, err, job.stderr, out)
 		}
 		got := variables(string(out))
-		if got["MYVAR"] != "1" || !strings.HasSuffix(got["LD_PRELOAD"], "/provider-ucx.so") || got["SIGMATRACE_CONFIG"] != filepath.Join(dir, "run", "profile.resolved") {
+		if got["MYVAR"] != "1" || !strings.HasSuffix(got["LD_PRELOAD"], "/libsigmatrace.ucx.so") || got["SIGMATRACE_CONFIG"] != filepath.Join(dir, "run", "profile.resolved") {
 			t.Errorf("the task's environment\n%s", out)
 		}
 	})
@@ -210,7 +210,7 @@ sleep .3
 			r, _ := c.launch(t, true, []string{"--no-merge"}, strings.Fields("mpiexec.hydra "+strings.ReplaceAll(line, "SHOW", show))...)
 			lines := strings.Split(strings.TrimSpace(r.succeed(t).stdout), "\n")
 			slices.Sort(lines)
-			if want := []string{"rank 0 on n1 provider-ucx.so hydra_pmi_proxy 0", "rank 1 on n2 provider-ucx.so hydra_pmi_proxy 0"}; !slices.Equal(lines, want) {
+			if want := []string{"rank 0 on n1 libsigmatrace.ucx.so hydra_pmi_proxy 0", "rank 1 on n2 libsigmatrace.ucx.so hydra_pmi_proxy 0"}; !slices.Equal(lines, want) {
 				t.Errorf("%s: %q, want %q", line, lines, want)
 			}
 		}
