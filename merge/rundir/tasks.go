@@ -1,0 +1,104 @@
+package rundir
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const tasksName = "tasks"
+
+// TasksPath is the directory in which each node of a step writes how its tasks ended, a file a node.
+func (d *Dir) TasksPath() string { return filepath.Join(d.path, tasksName) }
+
+// MakeTasks makes it.
+func (d *Dir) MakeTasks() error {
+	if err := MkdirPrivate(d.TasksPath()); err != nil {
+		return fmt.Errorf("creating directory of the tasks' ends: %w", err)
+	}
+	return nil
+}
+
+// Untraced is a node whose tasks ran without the recorder, and why.
+type Untraced struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason"`
+}
+
+// Tasks is what the nodes wrote.
+type Tasks struct {
+	Ends     []unix.WaitStatus
+	Untraced []Untraced // by node
+}
+
+// ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS", the status as wait(2) gives it, and "untraced=REASON". A line
+// that was not written whole is passed over, as is what is not known.
+func (d *Dir) ReadTasks() (*Tasks, error) {
+	t := &Tasks{}
+	names, err := os.ReadDir(d.TasksPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the tasks' ends: %w", err)
+	}
+	for _, name := range names {
+		if err := t.read(filepath.Join(d.TasksPath(), name.Name()), name.Name()); err != nil {
+			return nil, fmt.Errorf("reading the tasks' ends: %w", err)
+		}
+	}
+	return t, nil
+}
+
+func (t *Tasks) read(path, node string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if reason, is := strings.CutPrefix(lines.Text(), "untraced="); is {
+			if u := (Untraced{node, reason}); !slices.Contains(t.Untraced, u) {
+				t.Untraced = append(t.Untraced, u)
+			}
+			continue
+		}
+		for word := range strings.FieldsSeq(lines.Text()) {
+			if text, is := strings.CutPrefix(word, "status="); is {
+				if status, err := strconv.ParseUint(text, 10, 32); err == nil {
+					t.Ends = append(t.Ends, unix.WaitStatus(status))
+				}
+			}
+		}
+	}
+	return lines.Err()
+}
+
+// Outcome is the highest status of the step's tasks, 128+n for a signal, and that signal: nil where how a task ended is not known and no
+// other failed.
+func (t *Tasks) Outcome(tasks int) (status *int, signal *string) {
+	highest := -1
+	for _, end := range t.Ends {
+		n, name := end.ExitStatus(), ""
+		if end.Signaled() {
+			n, name = 128+int(end.Signal()), unix.SignalName(end.Signal())
+		}
+		if n <= highest {
+			continue
+		}
+		highest, signal = n, nil
+		if name != "" {
+			signal = &name
+		}
+	}
+	if highest < 0 || highest == 0 && (tasks == 0 || len(t.Ends) < tasks) {
+		return nil, nil
+	}
+	return &highest, signal
+}

@@ -1,0 +1,33 @@
+/* sbatch and salloc: the resolved profile goes with the job, and what was decided becomes the environment that scripts and shells start with. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int sm_allocator_post_opt(spank_t sp)
+{
+    sm_options_hint();
+    enum sm_decision decision = sm_decide();
+    if (decision == SM_UNTOUCHED)
+        return 0;
+    if (decision == SM_ON && !sm_job[0] && sm_resolve()) {
+        sm_say("warning", "nothing is traced");
+        decision = SM_OFF;
+    }
+    if (decision == SM_ON && spank_job_control_setenv(sp, SM_JOB_CONTROL, sm_job, 1) != ESPANK_SUCCESS) {
+        sm_say("warning", "nothing is traced: the profile cannot be given to the job");
+        decision = SM_OFF;
+    }
+    if (decision == SM_OFF)
+        spank_job_control_unsetenv(sp, SM_JOB_CONTROL);
+    /* The variables have had their say against the command line: inside the job they must not have it again. */
+    if (decision == SM_ON && sm_ask.given) {
+        unsetenv("SIGMATRACE");
+        if (getenv("SIGMATRACE_PROFILE") && sm_ask.profile[0])
+            setenv("SIGMATRACE_PROFILE", sm_ask.profile, 1);
+        else
+            unsetenv("SIGMATRACE_PROFILE");
+    }
+    return 0;
+}
