@@ -49,7 +49,7 @@ func resolveForJob(c *cli.Context) error {
 	}
 	req := request(c)
 	req.Profile = name
-	if text := os.Getenv(jobVariable); text != "" {
+	if text := os.Getenv(jobVariable); text != "" && text != profiles.Off {
 		carried, err := profiles.ParseJob(text)
 		switch {
 		case err != nil:
@@ -163,6 +163,7 @@ func slurmEnd(c *cli.Context) error {
 		return err
 	}
 	if size == 0 && c.Bool("discard-empty") {
+		note(os.Stderr, "%s is removed: no process called a library that was traced", dir.Path())
 		return os.RemoveAll(dir.Path())
 	}
 	ends, err := dir.ReadTasks()

@@ -19,8 +19,8 @@ int sm_allocator_post_opt(spank_t sp)
         sm_say("warning", "nothing is traced: the profile cannot be given to the job");
         decision = SM_OFF;
     }
-    if (decision == SM_OFF)
-        spank_job_control_unsetenv(sp, SM_JOB_CONTROL);
+    if (decision == SM_OFF) /* Slurm itself would hand on the last value of the option, and that may be another */
+        spank_job_control_setenv(sp, SM_JOB_CONTROL, SM_JOB_OFF, 1);
     /* The variables have had their say against the command line: inside the job they must not have it again. */
     if (decision == SM_ON && sm_ask.given) {
         unsetenv("SIGMATRACE");

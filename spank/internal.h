@@ -23,6 +23,7 @@
 #define SM_JOB_CONTROL "SIGMATRACE_JOB"
 #define SM_JOB_VARIABLE "SLURM_SPANK_" SM_JOB_CONTROL
 #define SM_STEP_VARIABLE "SLURM_SIGMATRACE"
+#define SM_JOB_OFF "off" /* in the place of a profile */
 
 /* Values of SM_STEP_VARIABLE besides a run. */
 #define SM_STEP_OFF "off"   /* the tasks are not recorded, whatever they inherit */
@@ -50,6 +51,7 @@ int sm_in_list(const char *list, const char *name);
 /* options.c: what the user asked for, in the order of Slurm's own precedence. */
 struct sm_ask {
     int given, off, bare;
+    int here; /* on the command line, not by what was inherited */
     char profile[SM_PROFILE]; /* empty: the default */
     char settings[SM_SETTINGS][SM_SETTING];
     int count;

@@ -134,7 +134,7 @@ int sm_local_exit(spank_t sp)
     argv[n++] = count;
     argv[n++] = "--world";
     argv[n++] = world;
-    if (without_ranks || !sm_ask.given)
+    if (without_ranks || !sm_ask.here)
         argv[n++] = "--discard-empty";
     argv[n++] = "--";
     argv[n++] = step.run;

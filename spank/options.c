@@ -42,12 +42,14 @@ static int profile(int val, const char *arg, int remote)
         a->off = off;
         return 0;
     }
-    if (a->off && !off && arg && arg == getenv(SM_OPTION_VARIABLE))
+    int inherits = arg && arg == getenv(SM_OPTION_VARIABLE);
+    if (a->off && !off && inherits)
         return 0;
     if (!bare(arg) && strlen(arg) >= sizeof a->profile)
         return unusable("sigmatrace", "the profile's name is too long");
     a->given = 1;
     a->off = off;
+    a->here = !inherits;
     a->bare = !arg || !*arg;
     strcpy(a->profile, bare(arg) || off ? "" : arg);
     return off ? 0 : check();
@@ -113,9 +115,9 @@ void sm_options_register(spank_t sp)
 /* The variables that the options have as twins become Slurm's own form of them, which Slurm then treats by its rules. */
 void sm_options_environment(void)
 {
-    const char *off = getenv("SIGMATRACE"), *name = getenv("SIGMATRACE_PROFILE"), *there = getenv(SM_OPTION_VARIABLE);
+    const char *off = getenv("SIGMATRACE"), *name = getenv("SIGMATRACE_PROFILE"), *there = getenv(SM_OPTION_VARIABLE), *job = getenv(SM_JOB_VARIABLE);
     memset(&sm_ask, 0, sizeof sm_ask);
-    if (off && !strcmp(off, "off"))
+    if ((off && !strcmp(off, "off")) || (job && !strcmp(job, SM_JOB_OFF)))
         setenv(SM_OPTION_VARIABLE, "off", 1);
     else if (name && *name && !(there && !strcmp(there, "off")))
         setenv(SM_OPTION_VARIABLE, name, 1);

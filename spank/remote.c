@@ -156,7 +156,7 @@ int sm_remote_user_init(spank_t sp)
             *p = '_';
     const char *wrong = NULL;
     if (batch) {
-        if (spank_getenv(sp, SM_JOB_VARIABLE, job, sizeof job) != ESPANK_SUCCESS || !wanted_batch(sp) || sm_site_switched_off())
+        if (spank_getenv(sp, SM_JOB_VARIABLE, job, sizeof job) != ESPANK_SUCCESS || !strcmp(job, SM_JOB_OFF) || !wanted_batch(sp) || sm_site_switched_off())
             return 0;
         wrong = begin_batch(sp, &u, text, sizeof text);
     } else {
