@@ -26,14 +26,15 @@ func slurmCommand() *cli.Command {
 			{Name: "begin", Usage: "make the run directory of a step, and print what its nodes need", ArgsUsage: "-- COMMAND...",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "job", Usage: "the step is of job `ID`"},
+					&cli.BoolFlag{Name: "exact", Usage: "take no other name than that of job and step"},
 					&cli.StringFlag{Name: "step", Usage: "the step's number, or its `NAME`"},
 					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
 					&cli.StringFlag{Name: "libdir", Usage: "the recorder is in `DIR`"}},
 				Action: slurmBegin},
 			{Name: "end", Usage: "close the run of a step and merge it", ArgsUsage: "RUN",
 				Flags: []cli.Flag{
-					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0 where it is not known"},
-					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
+					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
+					&cli.BoolFlag{Name: "no-ranks", Usage: "its tasks are no ranks but start some"},
 					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
 				Action: slurmEnd},
 		},
@@ -117,13 +118,19 @@ func slurmBegin(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("output.directory: %w", err)
 	}
-	dir, err := rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, start, facts.PID))
+	var dir *rundir.Dir
+	if c.Bool("exact") { // as its nodes find it
+		dir, err = rundir.Create(filepath.Join(base, fmt.Sprintf("sigmatrace-%s.%s", facts.Job, facts.Step)))
+	} else {
+		dir, err = rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, start, facts.PID))
+	}
 	if err != nil {
 		return err
 	}
-	flat := &profiles.Flat{Profile: res, Capture: dir.Capture(), Run: dir.Name(), World: c.Int("world"), Start: start, Control: dir.ControlPath()}
+	world := slurmWorld(c.Int("world"), c.Args().Slice())
+	flat := &profiles.Flat{Profile: res, Capture: dir.Capture(), Run: dir.Name(), World: world, Start: start, Control: dir.ControlPath()}
 	s := &session{cmd: &command{argv: c.Args().Slice(), environ: profiles.Environ(os.Environ())}, dialect: &dialect{name: "slurm"}, profile: res,
-		world: c.Int("world"), start: start, facts: facts, inject: injection{libdir: c.String("libdir"), libs: libs}}
+		world: world, start: start, facts: facts, inject: injection{libdir: c.String("libdir"), libs: libs}}
 	m := s.manifest(dir, &plan{preload: s.inject.preload("")})
 	m.Profile.Files = job.Files
 	err = flat.WriteFile(dir.ResolvedPath())
@@ -170,11 +177,14 @@ func slurmEnd(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if tasks := c.Int("tasks"); tasks > 0 {
+		ends.Of = tasks
+	}
 	end := time.Now().UTC()
 	err = dir.Update(func(m *rundir.Manifest) {
 		m.Run.End, m.Run.Untraced = &end, ends.Untraced
-		m.Run.Status, m.Run.Signal = ends.Outcome(c.Int("tasks"))
-		if world := c.Int("world"); world > 0 {
+		m.Run.Status, m.Run.Signal = ends.Outcome()
+		if world := slurmWorld(ends.Of, m.Run.Command); world > 0 && !c.Bool("no-ranks") {
 			m.Run.ExpectedRanks = &world
 		}
 	})
@@ -195,6 +205,14 @@ func slurmEnd(c *cli.Context) error {
 		s.mergeRun(c.Context, dir, true)
 	}
 	return nil
+}
+
+// slurmWorld is the number of ranks of a step with so many tasks that run the command: torchrun starts several in each.
+func slurmWorld(tasks int, command []string) int {
+	if workers, is := torchrunWorkers(command); is {
+		return tasks * workers
+	}
+	return tasks
 }
 
 // What srun's own process merges, and with how much of what may be a login node.

@@ -58,6 +58,26 @@ enum sm_decision sm_decide(void)
     return SM_ON;
 }
 
+/* The value of a key in sm_job. -1: it is not there or too long. */
+int sm_job_value(const char *key, char *to, size_t size)
+{
+    size_t n = strlen(key), used = 0;
+    const char *p = sm_job;
+    while (p && !(p[0] == ';' && !strncmp(p + 1, key, n) && p[1 + n] == '='))
+        p = strchr(p + 1, ';');
+    if (!p)
+        return -1;
+    for (p += n + 2; *p && *p != ';'; used++) {
+        int escaped = !strncmp(p, "%3B", 3) || !strncmp(p, "%25", 3);
+        if (used + 1 >= size)
+            return -1;
+        to[used] = !escaped ? *p : p[1] == '3' ? ';' : '%';
+        p += escaped ? 3 : 1;
+    }
+    to[used] = 0;
+    return 0;
+}
+
 /* Fills sm_job. */
 int sm_resolve(void)
 {

@@ -66,14 +66,17 @@ enum sm_decision { SM_UNTOUCHED, SM_OFF, SM_ON };
 enum sm_decision sm_decide(void);
 int sm_resolve(void); /* 0, or -1 where the profile was refused, which has been said */
 extern char sm_job[SM_JOB_TEXT];
+int sm_job_value(const char *key, char *to, size_t size);
 void sm_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 size_t sm_command_line(char *to, size_t size);
 
-/* step.c: the step's text, "1;PROVIDERS;RUN". */
+/* step.c: the step's text, "1;PROVIDERS;RUN" or "1;PROVIDERS;@DIRECTORY". */
 struct sm_step {
     char providers[256], run[PATH_MAX];
+    int named; /* run is the directory in which the run has the name of its job and step */
 };
 const char *sm_step_parse(const char *text, struct sm_step *step); /* NULL, or what is wrong with it */
+const char *sm_step_name(struct sm_step *step, const char *job, const char *id);
 const char *sm_step_preload(const struct sm_step *step, const char *libdir, const char *existing, char *to, size_t size);
 int sm_is_daemon(const char *program);
 

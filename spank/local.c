@@ -11,9 +11,32 @@
 
 static enum sm_decision decision;
 static struct sm_step step; /* the run, where srun made one */
-static int calls;           /* of local_user_init: one for each component of a heterogeneous step */
 static uint32_t tasks;
+static int components;    /* of a heterogeneous step, several */
 static int without_ranks; /* what the step starts are no ranks: an MPI's daemons, a shell */
+
+/* Whether the command line has several components. */
+static int has_components(void)
+{
+    char text[65536];
+    size_t n = sm_command_line(text, sizeof text);
+    return memmem(text, n + 1, "\0:\0", 3) != NULL;
+}
+
+/* Slurm calls local_user_init for one component, any, and gives what it sets to that one only. All get what is set here, where the job has no
+ * number yet: the directory in which each node finds the run by the numbers that its tasks have. */
+static void tell_components(void)
+{
+    struct sm_step s;
+    char text[SM_STEP_TEXT];
+    if (sm_job_value("providers", s.providers, sizeof s.providers) || sm_job_value("output.directory", s.run, sizeof s.run) || strchr(s.run, '%')) {
+        sm_say("warning", "nothing is traced: the run of a heterogeneous step needs a directory without placeholders");
+        decision = SM_OFF;
+        return;
+    }
+    snprintf(text, sizeof text, "1;%s;@%s", s.providers, s.run);
+    setenv(SM_STEP_VARIABLE, text, 1);
+}
 
 int sm_local_post_opt(spank_t sp)
 {
@@ -24,6 +47,9 @@ int sm_local_post_opt(spank_t sp)
         sm_say("warning", "nothing is traced");
         decision = SM_OFF;
     }
+    components = decision == SM_ON && has_components();
+    if (components)
+        tell_components();
     return 0;
 }
 
@@ -56,10 +82,11 @@ static int begin(uint32_t job, uint32_t id, char **argv, int argc)
     for (size_t i = 0, to = 1; i < variables; i++)
         if (strncmp(environ[i], SM_JOB_VARIABLE "=", sizeof SM_JOB_VARIABLE))
             envp[to++] = environ[i];
+    const char *leader = components ? getenv("SLURM_JOB_ID") : NULL;
     snprintf(number, sizeof number, "%u", job);
     snprintf(name, sizeof name, id == SLURM_INTERACTIVE_STEP ? "interactive" : "%u", id);
-    snprintf(world, sizeof world, "%u", without_ranks ? 0 : tasks);
-    const char *const fixed[] = {sm_site.command, "slurm", "begin", "--job", number, "--step", name, "--world", world, "--libdir", sm_site.libdir, "--"};
+    snprintf(world, sizeof world, "%u", without_ranks || components ? 0 : tasks);
+    const char *const fixed[] = {sm_site.command, "slurm", "begin", components ? "--exact" : "--exact=false", "--job", leader ? leader : number, "--step", name, "--world", world, "--libdir", sm_site.libdir, "--"};
     for (; n < sizeof fixed / sizeof *fixed; n++)
         line[n] = (char *)fixed[n];
     memcpy(line + n, argv, (size_t)argc * sizeof *line);
@@ -71,7 +98,8 @@ static int begin(uint32_t job, uint32_t id, char **argv, int argc)
         sm_say("warning", "the step is not traced: %s", wrong);
         step.run[0] = 0;
     } else {
-        tell_nodes(out);
+        if (!components)
+            tell_nodes(out);
         made = 1;
     }
 done:
@@ -83,16 +111,13 @@ done:
 
 int sm_local_user_init(spank_t sp)
 {
-    uint32_t job = 0, id = 0, count = 0;
+    uint32_t job = 0, id = 0;
     char **argv = NULL;
     int argc = 0;
     spank_get_item(sp, S_JOB_ID, &job);
     spank_get_item(sp, S_JOB_STEPID, &id);
-    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &count);
+    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &tasks);
     spank_get_item(sp, S_JOB_ARGV, &argc, &argv);
-    tasks += count;
-    if (calls++ > 0)
-        return 0; /* the components of a step have one run */
     const char *there = getenv(SM_STEP_VARIABLE);
     int daemon = argc > 0 && sm_is_daemon(argv[0]);
     if (launched() || (decision == SM_UNTOUCHED && !there)) {
@@ -101,7 +126,7 @@ int sm_local_user_init(spank_t sp)
         return 0;
     }
     if (daemon && there && there[0] == '1')
-        return 0; /* of the launcher's run */
+        return 0; /* it is of its launcher's run */
     int partition = sm_site_allows_partition(getenv("SLURM_JOB_PARTITION"));
     if (decision == SM_ON && (!partition || (!sm_ask.given && !sm_site_samples(job)))) {
         if (sm_ask.given)
@@ -123,17 +148,16 @@ int sm_local_exit(spank_t sp)
     (void)sp;
     if (!step.run[0])
         return 0;
-    char count[16], world[16], out[256], *argv[16];
+    char count[16], out[256], *argv[16];
     int n = 0;
-    snprintf(count, sizeof count, "%u", tasks);
-    snprintf(world, sizeof world, "%u", without_ranks ? 0 : tasks);
+    snprintf(count, sizeof count, "%u", components ? 0 : tasks);
     argv[n++] = sm_site.command;
     argv[n++] = "slurm";
     argv[n++] = "end";
     argv[n++] = "--tasks";
     argv[n++] = count;
-    argv[n++] = "--world";
-    argv[n++] = world;
+    if (without_ranks)
+        argv[n++] = "--no-ranks";
     if (without_ranks || !sm_ask.here)
         argv[n++] = "--discard-empty";
     argv[n++] = "--";

@@ -16,6 +16,7 @@
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */
 static uint32_t step_id;
 static char node[256];
+static char tasks[16]; /* of the step, all nodes and components, as far as Slurm tells */
 
 static int user_of(spank_t sp, struct sm_user *u)
 {
@@ -172,6 +173,14 @@ int sm_remote_user_init(spank_t sp)
     }
     if (!wrong)
         wrong = sm_step_parse(text, &step);
+    if (!wrong && step.named) {
+        char number[16] = "", id[16] = "";
+        spank_getenv(sp, "SLURM_JOB_ID", number, sizeof number);
+        spank_getenv(sp, "SLURM_STEP_ID", id, sizeof id);
+        wrong = sm_step_name(&step, number, id);
+    }
+    if (batch || spank_getenv(sp, "SLURM_STEP_NUM_TASKS", tasks, sizeof tasks) || strspn(tasks, "0123456789") != strlen(tasks))
+        strcpy(tasks, "1");
     if (!wrong)
         wrong = usable(&u);
     if (!wrong)
@@ -188,7 +197,7 @@ int sm_remote_user_init(spank_t sp)
 static void end_batch(const struct sm_user *u, const char *run)
 {
     char out[256];
-    char *argv[] = {sm_site.command, "slurm", "end", "--tasks", "1", "--discard-empty", "--", (char *)run, NULL};
+    char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", "--", (char *)run, NULL};
     char *envp[] = {"PATH=/usr/bin:/bin", NULL};
     static char errors[512];
     struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = sm_site.merge_seconds, .nice = 10, .out = out, .out_size = sizeof out,
@@ -208,7 +217,7 @@ int sm_remote_task_exit(spank_t sp)
     spank_get_item(sp, S_TASK_GLOBAL_ID, &task);
     spank_get_item(sp, S_TASK_PID, &pid);
     spank_get_item(sp, S_TASK_EXIT_STATUS, &status);
-    snprintf(line, sizeof line, "task=%u pid=%d status=%u\n", task, (int)pid, (unsigned)status);
+    snprintf(line, sizeof line, "task=%u pid=%d status=%u of=%s\n", task, (int)pid, (unsigned)status, tasks);
     if (sm_as_user(&u, WRITE_SECONDS, write_line, NULL) != 0)
         slurm_debug("sigmatrace: the end of task %u is not written down", task);
     if (step_id == SLURM_BATCH_SCRIPT)

@@ -23,6 +23,8 @@ const char *sm_step_parse(const char *text, struct sm_step *step)
     if (!end || (size_t)(end - providers) >= sizeof step->providers || !plain(providers, (size_t)(end - providers), ",_"))
         return "what its launcher sent has no valid list of providers";
     const char *run = end + 1;
+    step->named = run[0] == '@';
+    run += step->named;
     size_t n = strlen(run);
     if (run[0] != '/' || n >= sizeof step->run - sizeof "/profile.resolved")
         return "what its launcher sent has no valid run directory";
@@ -33,6 +35,16 @@ const char *sm_step_parse(const char *text, struct sm_step *step)
     step->providers[end - providers] = 0;
     memcpy(step->run, run, n + 1);
     return NULL;
+}
+
+/* Names the run of a step by the numbers that its tasks have. */
+const char *sm_step_name(struct sm_step *step, const char *job, const char *id)
+{
+    size_t n = strlen(step->run);
+    if (strspn(job, "0123456789") != strlen(job) || strspn(id, "0123456789") != strlen(id) || !job[0] || !id[0])
+        return "the step has no number";
+    int k = snprintf(step->run + n, sizeof step->run - n, "/sigmatrace-%s.%s", job, id);
+    return k < 0 || (size_t)k >= sizeof step->run - n - sizeof "/profile.resolved" ? "its run directory's name is too long" : NULL;
 }
 
 static int append(char *to, size_t size, size_t *used, const char *what, size_t n)

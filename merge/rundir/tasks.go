@@ -36,10 +36,11 @@ type Untraced struct {
 // Tasks is what the nodes wrote.
 type Tasks struct {
 	Ends     []unix.WaitStatus
+	Of       int        // tasks that the step had, 0 where no node has said so
 	Untraced []Untraced // by node
 }
 
-// ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS", the status as wait(2) gives it, and "untraced=REASON". A line
+// ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS of=TASKS", the status as wait(2) gives it, and "untraced=REASON". A line
 // that was not written whole is passed over, as is what is not known.
 func (d *Dir) ReadTasks() (*Tasks, error) {
 	t := &Tasks{}
@@ -75,6 +76,11 @@ func (t *Tasks) read(path, node string) error {
 					t.Ends = append(t.Ends, unix.WaitStatus(status))
 				}
 			}
+			if text, is := strings.CutPrefix(word, "of="); is {
+				if of, err := strconv.Atoi(text); err == nil {
+					t.Of = max(t.Of, of)
+				}
+			}
 		}
 	}
 	return lines.Err()
@@ -82,7 +88,7 @@ func (t *Tasks) read(path, node string) error {
 
 // Outcome is the highest status of the step's tasks, 128+n for a signal, and that signal: nil where how a task ended is not known and no
 // other failed.
-func (t *Tasks) Outcome(tasks int) (status *int, signal *string) {
+func (t *Tasks) Outcome() (status *int, signal *string) {
 	highest := -1
 	for _, end := range t.Ends {
 		n, name := end.ExitStatus(), ""
@@ -97,7 +103,7 @@ func (t *Tasks) Outcome(tasks int) (status *int, signal *string) {
 			signal = &name
 		}
 	}
-	if highest < 0 || highest == 0 && (tasks == 0 || len(t.Ends) < tasks) {
+	if highest < 0 || highest == 0 && (t.Of == 0 || len(t.Ends) < t.Of) {
 		return nil, nil
 	}
 	return &highest, signal

@@ -144,9 +144,23 @@ func (j *job) read(name string) string {
 // batch submits a script, waits for its end, and returns what it printed, both its outputs together.
 func (j *job) batch(options []string, lines ...string) string {
 	j.t.Helper()
-	j.write("script", "#!/bin/bash\n"+strings.Join(lines, "\n")+"\n")
-	j.ok(append(append([]string{"sbatch", "--wait", "--output=out"}, options...), "script")...)
+	id := j.submit(options, lines...)
+	j.ended(id)
 	return j.read("out")
+}
+
+// submit submits a script and returns the job's number. `sbatch --wait` looks too seldom.
+func (j *job) submit(options []string, lines ...string) string {
+	j.t.Helper()
+	j.write("script", "#!/bin/bash\n"+strings.Join(lines, "\n")+"\n")
+	id := j.ok(append(append([]string{"sbatch", "--parsable", "--output=out"}, options...), "script")...).stdout
+	return strings.TrimSpace(id)
+}
+
+// ended waits until nothing of the job is queued or running.
+func (j *job) ended(id string) {
+	j.t.Helper()
+	j.ok("timeout", "90", "sh", "-c", "while [ -n \"$(squeue -h -j "+id+" 2>/dev/null)\" ]; do sleep 0.1; done")
 }
 
 // runs are the names of the run directories in the job's folder, the job's number replaced by J.
