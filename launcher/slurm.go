@@ -35,6 +35,7 @@ func slurmCommand() *cli.Command {
 				Flags: []cli.Flag{
 					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
 					&cli.BoolFlag{Name: "no-ranks", Usage: "its tasks are no ranks but start some"},
+					&cli.BoolFlag{Name: "no-merge", Usage: "there is no time to merge"},
 					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
 				Action: slurmEnd},
 		},
@@ -196,7 +197,7 @@ func slurmEnd(c *cli.Context) error {
 	}
 	s := &session{profile: res, workers: slurmMergeWorkers}
 	switch {
-	case !res.Bool("merge.at_job_end"):
+	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):
 		note(os.Stderr, "merge with: sigmatrace merge %s", quote(dir.Path()))
 	case size > slurmMergeBytes:
 		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: sigmatrace merge %s", profiles.FormatSize(size),

@@ -2,12 +2,18 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 int sm_allocator_post_opt(spank_t sp)
 {
     sm_options_hint();
+    /* A job that is submitted by a traced script is no part of the script's run. */
+    if (getenv(SM_STEP_VARIABLE) && !strcmp(program_invocation_short_name, "sbatch")) {
+        unsetenv("SIGMATRACE_CONFIG"); /* without it what is preloaded does nothing */
+        setenv(SM_STEP_VARIABLE, SM_STEP_NONE, 1);
+    }
     enum sm_decision decision = sm_decide();
     if (decision == SM_UNTOUCHED)
         return 0;

@@ -8,10 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BEGIN_SECONDS 10
 #define WRITE_SECONDS 2
+#define MERGE_SECONDS 20 /* at most: a step that has not ended 60 s after it was told to costs the node (UnkillableStepTimeout) */
+#define CLOSE_SECONDS 5
 
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */
 static uint32_t step_id;
@@ -130,7 +133,8 @@ static const char *begin_batch(spank_t sp, const struct sm_user *u, char *text, 
     errors[strcspn(errors, "\n")] = 0;
     if (status == 0)
         return NULL;
-    return errors[0] ? errors : "its run directory could not be made";
+    const char *why = !strncmp(errors, "sigmatrace: error: ", 19) ? errors + 19 : errors;
+    return why[0] ? why : "its run directory could not be made";
 }
 
 static int wanted_batch(spank_t sp)
@@ -179,7 +183,7 @@ int sm_remote_user_init(spank_t sp)
         spank_getenv(sp, "SLURM_STEP_ID", id, sizeof id);
         wrong = sm_step_name(&step, number, id);
     }
-    if (batch || spank_getenv(sp, "SLURM_STEP_NUM_TASKS", tasks, sizeof tasks) || strspn(tasks, "0123456789") != strlen(tasks))
+    if (step_id >= SLURM_MAX_NORMAL_STEP_ID || spank_getenv(sp, "SLURM_STEP_NUM_TASKS", tasks, sizeof tasks) || strspn(tasks, "0123456789") != strlen(tasks))
         strcpy(tasks, "1");
     if (!wrong)
         wrong = usable(&u);
@@ -194,33 +198,35 @@ int sm_remote_user_init(spank_t sp)
     return 0;
 }
 
-static void end_batch(const struct sm_user *u, const char *run)
+/* Closes and merges the run of a batch script. One that was ended by a signal may have no time left for a merge. */
+static void end_batch(const struct sm_user *u, int killed)
 {
-    char out[256];
-    char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", "--", (char *)run, NULL};
+    unsigned seconds = killed ? CLOSE_SECONDS : sm_site.merge_seconds < MERGE_SECONDS ? sm_site.merge_seconds : MERGE_SECONDS;
+    char out[256], errors[512];
+    char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", killed ? "--no-merge" : "--no-merge=false", "--", step.run, NULL};
     char *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    static char errors[512];
-    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = sm_site.merge_seconds, .nice = 10, .out = out, .out_size = sizeof out,
+    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = seconds, .nice = 10, .out = out, .out_size = sizeof out,
                            .errors = errors, .errors_size = sizeof errors};
-    if (sm_site.merge_seconds > 0 && sm_run(&c) != 0)
-        slurm_info("sigmatrace: %s is not merged", run);
+    if (seconds == 0 || sm_run(&c) != 0)
+        slurm_info("sigmatrace: %s is not merged", step.run);
 }
 
 int sm_remote_task_exit(spank_t sp)
 {
+    static int hangs; /* a file system that was too slow once is not waited for again */
     struct sm_user u;
     uint32_t task = 0;
     pid_t pid = 0;
-    int status = 0;
-    if (!step.run[0] || user_of(sp, &u))
+    int status = 0, script = step_id >= SLURM_MAX_NORMAL_STEP_ID;
+    if (!step.run[0] || hangs || user_of(sp, &u))
         return 0;
     spank_get_item(sp, S_TASK_GLOBAL_ID, &task);
     spank_get_item(sp, S_TASK_PID, &pid);
     spank_get_item(sp, S_TASK_EXIT_STATUS, &status);
-    snprintf(line, sizeof line, "task=%u pid=%d status=%u of=%s\n", task, (int)pid, (unsigned)status, tasks);
-    if (sm_as_user(&u, WRITE_SECONDS, write_line, NULL) != 0)
-        slurm_debug("sigmatrace: the end of task %u is not written down", task);
-    if (step_id == SLURM_BATCH_SCRIPT)
-        end_batch(&u, step.run);
+    snprintf(line, sizeof line, "%s=%u pid=%d status=%u of=%s\n", script ? "script" : "task", task, (int)pid, (unsigned)status, tasks);
+    int wrote = sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
+    hangs = wrote != 0 && wrote != 1;
+    if (step_id == SLURM_BATCH_SCRIPT && !hangs)
+        end_batch(&u, WIFSIGNALED(status));
     return 0;
 }

@@ -37,10 +37,12 @@ type Untraced struct {
 type Tasks struct {
 	Ends     []unix.WaitStatus
 	Of       int        // tasks that the step had, 0 where no node has said so
+	script   bool       // Ends is that of a batch script or a shell: what its mpirun had Slurm start has no say
 	Untraced []Untraced // by node
 }
 
-// ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS of=TASKS", the status as wait(2) gives it, and "untraced=REASON". A line
+// ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS of=TASKS", the status as wait(2) gives it,
+// "script=0 pid=PID status=STATUS of=1" of a batch script, and "untraced=REASON". A line
 // that was not written whole is passed over, as is what is not known.
 func (d *Dir) ReadTasks() (*Tasks, error) {
 	t := &Tasks{}
@@ -70,20 +72,31 @@ func (t *Tasks) read(path, node string) error {
 			}
 			continue
 		}
-		for word := range strings.FieldsSeq(lines.Text()) {
-			if text, is := strings.CutPrefix(word, "status="); is {
-				if status, err := strconv.ParseUint(text, 10, 32); err == nil {
-					t.Ends = append(t.Ends, unix.WaitStatus(status))
-				}
-			}
-			if text, is := strings.CutPrefix(word, "of="); is {
-				if of, err := strconv.Atoi(text); err == nil {
-					t.Of = max(t.Of, of)
-				}
-			}
-		}
+		t.end(lines.Text())
 	}
 	return lines.Err()
+}
+
+// end reads how one task ended.
+func (t *Tasks) end(line string) {
+	fields := map[string]uint64{}
+	for word := range strings.FieldsSeq(line) {
+		key, text, _ := strings.Cut(word, "=")
+		if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+			fields[key] = n
+		}
+	}
+	status, whole := fields["status"]
+	of, last := fields["of"]
+	_, script := fields["script"]
+	switch {
+	case !whole || !last || t.script && !script:
+		return
+	case script && !t.script:
+		t.script, t.Ends, t.Of = true, nil, 0
+	}
+	t.Ends = append(t.Ends, unix.WaitStatus(status))
+	t.Of = max(t.Of, int(of))
 }
 
 // Outcome is the highest status of the step's tasks, 128+n for a signal, and that signal: nil where how a task ended is not known and no
