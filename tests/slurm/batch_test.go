@@ -232,3 +232,53 @@ func TestProfileTravels(t *testing.T) {
 		t.Errorf("the script printed\n%s", out)
 	}
 }
+
+// A job that a traced script submits has a run of its own, or none, and writes nothing into the script's.
+func TestScriptThatSubmits(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	app := built(t, "tests/mpi-app")
+	j.write("second", "#!/bin/bash\necho \"config=$SIGMATRACE_CONFIG\"\nmpirun -n 2 "+app+" -n 2\n")
+	out := j.batch([]string{"-n2", "--sigmatrace=full"}, "sbatch --wait -n2 --output=second.out --sigmatrace=off second", "sbatch --wait -n2 --output=third.out second",
+		"mpirun -n 2 "+app+" -n 2")
+	if got := j.read("second.out"); !strings.HasPrefix(got, "config=\n") {
+		t.Errorf("the second job, which is off, printed\n%s", got)
+	}
+	runs := j.runs()
+	if len(runs) != 2 || len(j.kinds()) != 2 {
+		t.Fatalf("runs %v, want those of the first and the third job\n%s", runs, out)
+	}
+	for _, name := range runs {
+		if got := captured(t, j.dirOf(name)); len(got) != 2 {
+			t.Errorf("%s has captures of %v", name, got)
+		}
+		complete(t, j.dirOf(name), 2)
+	}
+}
+
+// A script that is cancelled has no time for a merge: its run is closed, says so, and merges by hand.
+func TestScriptThatIsCancelled(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	id := j.submit([]string{"-N2", "-n2", "--ntasks-per-node=1", "--sigmatrace=full"}, "mpirun "+built(t, "tests/mpi-app")+" -n 1000000")
+	for range 300 {
+		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "capture", "*", "*.capture")); len(names) == 2 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	j.ok("scancel", id)
+	j.ended(id)
+	idle(t)
+	dir := j.dirOf("sigmatrace-" + id + ".batch")
+	m := manifest(t, dir)
+	if m.Run.End == nil || m.Run.Status == nil || *m.Run.Status == 0 || len(m.Result) > 0 {
+		t.Errorf("the manifest says end %v, status %v, result of %d bytes", m.Run.End, m.Run.Status, len(m.Result))
+	}
+	r := j.run(built(t, "bin/sigmatrace"), "merge", dir.Path())
+	if got := captured(t, dir); len(got) != 2 || len(manifest(t, dir).Result) == 0 {
+		t.Errorf("captures of %v; the merge says\n%s", got, r.stderr)
+	}
+}
