@@ -44,9 +44,11 @@ static char *noise(const char *const *seeds, size_t count)
             if (at)
                 s[any((uint32_t)at)] = 0;
             break;
-        default:
-            memset(s + at, odd[any(sizeof odd - 1)], size - 1 - at);
-            s[size - 1] = 0;
+        default: { /* a run of one character, somewhere */
+            size_t from = any((uint32_t)at + 1), more = size - 1 - at;
+            memmove(s + from + more, s + from, at - from + 1);
+            memset(s + from, odd[any(sizeof odd - 1)], more);
+        }
         }
     }
     char *exact = alone(s);
@@ -71,7 +73,7 @@ static void step(void)
                 assert(strlen(s.run) + sizeof "/profile.resolved" <= sizeof s.run);
             if (!sm_step_preload(&s, "/opt/l", old, to, size)) {
                 assert(strlen(to) < size && !strncmp(to, "/opt/l/libsigmatrace.so", 23));
-                assert(!strstr(to + 23, "/opt/l/libsigmatrace.so:"));
+                assert(!strstr(to + 23, ":/opt/l/libsigmatrace.so:"));
             }
         }
         sm_is_daemon(text);
