@@ -50,6 +50,11 @@ func TestWhatEndsAStep(t *testing.T) {
 		"one task killed": func(root *job, id string) {
 			root.ok("sh", "-c", "kill -KILL $(pgrep -u ann -f '^[^ ]*mpi-app -n 1000000' | head -1)")
 		},
+		"slurmstepd of a node killed": func(root *job, id string) {
+			root.ok("sh", "-c", "kill -KILL $(pgrep -f '^slurmstepd: .'"+id+".0 | head -1)")
+			time.Sleep(time.Second)
+			root.ok("scancel", id) // srun itself waits for the lost node, longer than a test should
+		},
 		"srun killed":      func(root *job, id string) { root.ok("sh", "-c", "pkill -KILL -u ann -f '^srun .*-n 1000000'") },
 		"all tasks killed": func(root *job, id string) { root.ok("scancel", "--signal=KILL", id) },
 	} {
