@@ -78,6 +78,9 @@ func resolveForJob(c *cli.Context) error {
 		return &usageError{err: errors.New("record.scratch is set: the Slurm plugin does not bring captures home from the nodes"),
 			hint: "leave it empty, or use: sigmatrace launch -- srun"}
 	}
+	if res.Text("record.place") == "memory" {
+		return &usageError{err: errors.New("record.place is memory: no launcher on the ranks' hosts copies their records from there"), hint: "set it to disk or auto, or use: sigmatrace launch"}
+	}
 	job, err := profiles.NewJob(req, res)
 	if err != nil {
 		return err
@@ -129,7 +132,8 @@ func slurmBegin(c *cli.Context) error {
 		return err
 	}
 	world := slurmWorld(c.Int("world"), c.Args().Slice())
-	flat := &profiles.Flat{Profile: res, Capture: dir.Capture(), Run: dir.Name(), World: world, Start: start, Control: dir.ControlPath()}
+	flat := &profiles.Flat{Profile: res, Capture: dir.Capture(), Run: dir.Name(), World: world, Start: start,
+		Clock: profiles.CurrentClock(start), Control: dir.ControlPath()}
 	s := &session{cmd: &command{argv: c.Args().Slice(), environ: profiles.Environ(os.Environ())}, dialect: &dialect{name: "slurm"}, profile: res,
 		world: world, start: start, facts: facts, inject: injection{libdir: c.String("libdir"), libs: libs}}
 	m := s.manifest(dir, &plan{preload: s.inject.preload("")})
