@@ -54,6 +54,11 @@ func TestMpirunInABatchScript(t *testing.T) {
 	if m := manifest(t, dir); m.Run.Status == nil || *m.Run.Status != 0 || !slices.Equal(m.Run.Command, []string{"batch script"}) {
 		t.Errorf("manifest %+v", m.Run)
 	}
+	idle(t)
+	root := &job{t: t, user: "root", dir: j.dir}
+	if r := root.run("pgrep", "-ax", "sigmatrace"); r.status != 1 {
+		t.Errorf("behind the job there are still\n%s", r.stdout)
+	}
 }
 
 // A script that only starts steps leaves no run of its own, nor do steps in which nothing was recorded.
