@@ -77,6 +77,7 @@ struct sm_step {
 };
 const char *sm_step_parse(const char *text, struct sm_step *step); /* NULL, or what is wrong with it */
 const char *sm_step_name(struct sm_step *step, const char *job, const char *id);
+int sm_step_library(const struct sm_step *step, const char *libdir, unsigned n, char *to, size_t size);
 const char *sm_step_preload(const struct sm_step *step, const char *libdir, const char *existing, char *to, size_t size);
 int sm_is_daemon(const char *program);
 

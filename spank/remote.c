@@ -80,16 +80,9 @@ static void look(void *of)
         _exit(2);
     if (read(fd, head, 21) != 21 || memcmp(head, "sigmatrace.profile=1\n", 21))
         _exit(3);
-    snprintf(path, sizeof path, "%s/libsigmatrace.so", sm_site.libdir);
-    if (access(path, R_OK))
-        _exit(4);
-    for (const char *p = step.providers; *p;) {
-        size_t k = strcspn(p, ",");
-        snprintf(path, sizeof path, "%s/provider-%.*s.so", sm_site.libdir, (int)k, p);
+    for (unsigned n = 0; !sm_step_library(&step, sm_site.libdir, n, path, sizeof path); n++)
         if (access(path, R_OK))
             _exit(4);
-        p += k + (p[k] == ',');
-    }
 }
 
 static const char *usable(const struct sm_user *u)

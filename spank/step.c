@@ -3,7 +3,9 @@
 #include "internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int plain(const char *s, size_t n, const char *more)
 {
@@ -64,23 +66,58 @@ static int append(char *to, size_t size, size_t *used, const char *what, size_t 
 static int ours(const char *libdir, const char *entry, size_t n)
 {
     size_t d = strlen(libdir);
-    return n > d + 1 && !memcmp(entry, libdir, d) && entry[d] == '/' && !memchr(entry + d + 1, '/', n - d - 1) &&
-           ((n - d - 1 == 16 && !memcmp(entry + d + 1, "libsigmatrace.so", 16)) || (n - d - 1 > 9 && !memcmp(entry + d + 1, "provider-", 9)));
+    if (n <= d + 4 || memcmp(entry, libdir, d) || entry[d] != '/' || memchr(entry + d + 1, '/', n - d - 1) || memcmp(entry + n - 3, ".so", 3))
+        return 0;
+    const char *name = entry + d + 1;
+    return !strncmp(name, "libsigmatrace.", 14) || !strncmp(name, "provider-", 9);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The one object that has the recorder and just these providers, libsigmatrace.A+B.so, where it is installed: every object makes the start of
+ * every program longer. 0, or -1. */
+static int whole(const struct sm_step *step, const char *libdir, char *to, size_t size)
+{
+    char copy[sizeof step->providers], *names[sizeof step->providers / 2], *rest = copy, *name;
+    size_t count = 0;
+    strcpy(copy, step->providers);
+    while ((name = strsep(&rest, ",")))
+        if (*name)
+            names[count++] = name;
+    qsort(names, count, sizeof *names, by_name);
+    size_t used = (size_t)snprintf(to, size, "%s/libsigmatrace.", libdir);
+    for (size_t i = 0; i < count && used < size; i++)
+        used += (size_t)snprintf(to + used, size - used, "%s%s", i ? "+" : "", names[i]);
+    if (used < size)
+        used += (size_t)snprintf(to + used, size - used, ".so");
+    return used < size && !access(to, R_OK) ? 0 : -1;
+}
+
+/* The n-th library to preload, 0 first: 0, or -1 behind the last. */
+int sm_step_library(const struct sm_step *step, const char *libdir, unsigned n, char *to, size_t size)
+{
+    if (!whole(step, libdir, to, size))
+        return n == 0 ? 0 : -1;
+    if (n == 0)
+        return (size_t)snprintf(to, size, "%s/libsigmatrace.so", libdir) < size ? 0 : -1;
+    const char *p = step->providers;
+    for (; n > 1 && p; n--)
+        p = (p = strchr(p, ',')) ? p + 1 : NULL;
+    size_t k = p ? strcspn(p, ",") : 0;
+    return k > 0 && (size_t)snprintf(to, size, "%s/provider-%.*s.so", libdir, (int)k, p) < size ? 0 : -1;
 }
 
 const char *sm_step_preload(const struct sm_step *step, const char *libdir, const char *existing, char *to, size_t size)
 {
     char lib[PATH_MAX + 300];
     size_t used = 0;
-    int bad = 0, n = snprintf(lib, sizeof lib, "%s/libsigmatrace.so", libdir);
+    int bad = 0;
     to[0] = 0;
-    bad |= append(to, size, &used, lib, (size_t)n);
-    for (const char *p = step->providers; *p;) {
-        size_t k = strcspn(p, ",");
-        n = snprintf(lib, sizeof lib, "%s/provider-%.*s.so", libdir, (int)k, p);
-        bad |= append(to, size, &used, lib, (size_t)n);
-        p += k + (p[k] == ',');
-    }
+    for (unsigned n = 0; !sm_step_library(step, libdir, n, lib, sizeof lib); n++)
+        bad |= append(to, size, &used, lib, strlen(lib));
     for (const char *p = existing; *p;) {
         size_t k = strcspn(p, ": ");
         if (k > 0 && !ours(libdir, p, k))
