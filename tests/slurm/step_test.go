@@ -149,3 +149,26 @@ func TestStatusOfAStep(t *testing.T) {
 		}
 	}
 }
+
+// F17: what a task would preload without us stays, in its order, behind ours: the one object of the selection, or its parts where there is none.
+func TestF17PreloadIsPrepended(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	libdir := filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so"))
+	const own = "/lib/x86_64-linux-gnu/libdl.so.2:/lib/x86_64-linux-gnu/librt.so.1"
+	for providers, want := range map[string]string{
+		"ucx,libfabric,ibverbs": libdir + "/libsigmatrace.ibverbs+libfabric+ucx.so",
+		"ucx,ibverbs":           libdir + "/libsigmatrace.so:" + libdir + "/provider-ucx.so:" + libdir + "/provider-ibverbs.so",
+	} {
+		j.environ = []string{"LD_PRELOAD=" + own}
+		r := j.ok("srun", "--sigmatrace", "--sigmatrace-set=providers="+providers, "sh", "-c", "echo $LD_PRELOAD")
+		if got := strings.TrimSpace(r.stdout); got != want+":"+own {
+			t.Errorf("%s: the task has\n%s\nwant\n%s", providers, got, want+":"+own)
+		}
+	}
+	j.environ = nil
+	out := j.batch([]string{"--sigmatrace=full"}, "srun --sigmatrace-set=providers=ucx sh -c 'echo $LD_PRELOAD'")
+	if want := libdir + "/libsigmatrace.ucx.so\n"; !strings.Contains(out, want) {
+		t.Errorf("in a traced script a step has\n%swant\n%s", out, want)
+	}
+}
