@@ -189,7 +189,9 @@ func TestRequeue(t *testing.T) {
 	}
 	root := &job{t: t, user: "root", dir: j.dir}
 	root.ok("scontrol", "requeue", id)
-	// A requeued job waits two minutes for its turn unless it is given one.
+	// A requeued job waits two minutes for its turn unless it is given one; in the second in which its first life's credential was revoked a node
+	// would refuse its second.
+	time.Sleep(3 * time.Second)
 	for range 100 {
 		root.run("scontrol", "update", "jobid="+id, "StartTime=now")
 		if _, err := os.Stat(filepath.Join(j.dir, "once-1")); err == nil {
