@@ -24,6 +24,7 @@ func commands() []*cli.Command {
 		infoCommand(),
 		profileCommand(),
 		windowCommand(),
+		slurmCommand(),
 	}
 }
 

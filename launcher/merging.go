@@ -22,6 +22,7 @@ type mergeInfo interface {
 // mergeOptions are what a profile says of the merge.
 type mergeOptions struct {
 	Memory  int64 // bytes
+	Workers int   // cores, 0: all
 	Exports []string
 }
 
@@ -38,7 +39,7 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Exports: s.profile.List("merge.exports")})
+	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Workers: s.workers, Exports: s.profile.List("merge.exports")})
 	if err != nil {
 		warn(os.Stderr, again, "merging %s: %v", dir.Path(), err)
 		return false

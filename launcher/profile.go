@@ -34,7 +34,11 @@ func profileCommand() *cli.Command {
 					&cli.StringFlag{Name: "o", Usage: "write to `FILE` instead of standard output"},
 					&cli.StringFlag{Name: "capture", Usage: "record into `DIR`", Value: "capture"},
 					&cli.StringFlag{Name: "run-name", Usage: "call the run `NAME`"},
-					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"}),
+					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
+					&cli.BoolFlag{Name: "job", Usage: "print what travels with a job instead (spank/README.md)"},
+					&cli.StringFlag{Name: "site-profiles", Usage: "look for profiles in `DIR` in the place of " + profiles.SiteDirectory},
+					&cli.StringFlag{Name: "site-output", Usage: "make run directories in `DIR`, where no profile but a built-in one says where"},
+					&cli.BoolFlag{Name: "site-only", Usage: "take profiles of the site only, and no variables"}),
 				Action: profileResolve},
 		},
 	}
@@ -252,6 +256,9 @@ func writeNew(path string, text []byte) error {
 }
 
 func profileResolve(c *cli.Context) error {
+	if c.Bool("job") {
+		return resolveForJob(c)
+	}
 	res, err := resolveArgument(c)
 	if err != nil {
 		return err

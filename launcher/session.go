@@ -27,6 +27,7 @@ type session struct {
 	dryRun   bool
 	merge    bool
 	strict   bool // --require-complete
+	workers  int  // of the merge, 0: all cores
 }
 
 func newSession(c *cli.Context, cmd *command, req profiles.Request) (*session, error) {

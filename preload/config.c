@@ -203,6 +203,13 @@ char **st_environment(const st_variable *names, unsigned n, const char **values)
     return last;
 }
 
+/* A batch script and an salloc shell have SLURM_PROCID=0 too: what runs in them is no task of a step. */
+static int of_slurm_step(const char *const *v)
+{
+    int64_t step = number(v[V_STEP]);
+    return step < 0 ? !v[V_JOB] : step < 0xfffffff0; /* slurm.h: SLURM_MAX_NORMAL_STEP_ID */
+}
+
 static void find_rank(const char *const *v)
 {
     static const struct {
@@ -223,7 +230,7 @@ static void find_rank(const char *const *v)
     int torchrun = v[V_TORCHRUN] && number(v[V_RANK]) >= 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         int64_t r = number(v[known[i].rank]);
-        if (r >= 0 && (!torchrun || known[i].source == ST_RANK_RANK)) {
+        if (r >= 0 && (!torchrun || known[i].source == ST_RANK_RANK) && (known[i].source != ST_RANK_SLURM || of_slurm_step(v))) {
             st_config.rank = r;
             st_config.world = known[i].world < VARIABLES ? number(v[known[i].world]) : -1;
             st_config.rank_source = known[i].source;

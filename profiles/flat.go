@@ -155,3 +155,21 @@ func checkFlatVersion(line string) error {
 	}
 	return nil
 }
+
+// ResolvedFromFlat returns the profile in a flat file's content, each value checked. What only TOML files have is not in it.
+func ResolvedFromFlat(text []byte) (*Resolved, error) {
+	pairs, err := ParseFlat(text)
+	if err != nil {
+		return nil, err
+	}
+	res := &Resolved{Name: pairs["name"], ByName: "flat profile", values: map[string]Value{}}
+	var problems Problems
+	for i := range Keys {
+		key := &Keys[i]
+		res.values[key.Name] = Value{Key: key, Text: key.Default, Source: "default"}
+		if value, is := pairs[key.Name]; is && !key.FileOnly {
+			problems = append(problems, res.set(key, value, key.Name, "flat profile")...)
+		}
+	}
+	return res, problems.orNil()
+}

@@ -16,6 +16,7 @@ type Request struct {
 	Providers string            // --providers, comma separated; empty: not given
 	Set       []string          // --set key=value, in order
 	Environ   map[string]string // the environment's twins; nil: none
+	Output    string            // the site's output.directory, which holds where only a built-in profile names one; empty: none
 	Search    Search
 }
 
@@ -78,7 +79,8 @@ func Resolve(r Request) (*Resolved, error) {
 	}
 	res := &Resolved{Name: f.Name, Path: f.Path, Chain: chain, ByName: by, values: map[string]Value{}}
 	res.applyFiles()
-	problems := res.applyEnvironment(r.Environ)
+	problems := res.applySite(r.Output)
+	problems = append(problems, res.applyEnvironment(r.Environ)...)
 	problems = append(problems, res.applyCommandLine(r)...)
 	problems = append(problems, res.checkTogether()...)
 	if err := problems.orNil(); err != nil {
@@ -105,6 +107,20 @@ func (res *Resolved) applyFiles() {
 	if res.Text("name") == "" {
 		res.values["name"] = Value{Key: findKey("name"), Text: res.Name, Source: res.Chain[0].Place()}
 	}
+}
+
+// applySite sets the site's base for run directories, where no file of a user's or the site's says otherwise.
+func (res *Resolved) applySite(output string) Problems {
+	key := findKey("output.directory")
+	for _, f := range res.Chain {
+		if _, says := f.Values[key.Name]; says && f.Path != "" {
+			return nil
+		}
+	}
+	if output == "" {
+		return nil
+	}
+	return res.set(key, output, "the site's output", "site")
 }
 
 // variables that belong to sigmatrace and are not twins of a key.

@@ -41,13 +41,14 @@ type Run struct {
 	Host          string            `json:"host"`
 	User          string            `json:"user"`
 	Start         time.Time         `json:"start"`
-	End           *time.Time        `json:"end"`            // null while running, or where the launcher died
-	Status        *int              `json:"status"`         // the command's exit status, 128+n for a signal; null with End
-	Signal        *string           `json:"signal"`         // the signal that ended the command, as SIGTERM; null where none did
-	Dialect       string            `json:"dialect"`        // how the command was understood: plain, openmpi, srun
-	ExpectedRanks *int              `json:"expected_ranks"` // by the launcher's or scheduler's own count; null where not known
-	Preload       string            `json:"ld_preload"`     // LD_PRELOAD as set for the ranks
-	Environment   map[string]string `json:"environment"`    // by AllowedEnvironment
+	End           *time.Time        `json:"end"`                // null while running, or where the launcher died
+	Status        *int              `json:"status"`             // the command's exit status, 128+n for a signal; null with End
+	Signal        *string           `json:"signal"`             // the signal that ended the command, as SIGTERM; null where none did
+	Dialect       string            `json:"dialect"`            // how the command was understood: plain, openmpi, srun
+	ExpectedRanks *int              `json:"expected_ranks"`     // by the launcher's or scheduler's own count; null where not known
+	Preload       string            `json:"ld_preload"`         // LD_PRELOAD as set for the ranks
+	Environment   map[string]string `json:"environment"`        // by AllowedEnvironment
+	Untraced      []Untraced        `json:"untraced,omitempty"` // nodes whose tasks ran without the recorder
 }
 
 // Profile is the profile as resolved.

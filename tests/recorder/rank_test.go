@@ -48,3 +48,22 @@ func TestF22RankIsThatOfTheInnermostLauncher(t *testing.T) {
 		})
 	}
 }
+
+// A batch script, and the shell of an interactive step, have SLURM_PROCID=0 and the job's SLURM_NTASKS: no process in them is rank 0 of that.
+func TestProcessesOfABatchScriptHaveNoRank(t *testing.T) {
+	client := build(t)
+	for _, c := range []struct {
+		environ []string
+		proofs  int
+	}{
+		{[]string{"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_NTASKS=8"}, 0},
+		{[]string{"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_STEP_ID=4294967290"}, 0},
+		{[]string{"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_STEP_ID=12"}, 1},
+	} {
+		env, captures := configure(t, t.TempDir(), nil)
+		run(t, append(env, c.environ...), client, "idle")
+		if names, _ := filepath.Glob(captures + "/*/alive"); len(names) != c.proofs {
+			t.Errorf("%v: proofs of life %v, want %d", c.environ, names, c.proofs)
+		}
+	}
+}

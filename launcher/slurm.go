@@ -1,0 +1,242 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/sigmatrace/sigmatrace/profiles"
+	"github.com/urfave/cli/v2"
+)
+
+// jobVariable holds the profile that travels with a job. Slurm makes the first part of the name of its own job control variables.
+const jobVariable = "SLURM_SPANK_SIGMATRACE_JOB"
+
+// slurmCommand is what the Slurm plugin runs: as the user, with a time limit. spank/README.md has the whole of it.
+func slurmCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "slurm",
+		Usage:  "what the Slurm plugin runs",
+		Hidden: true,
+		Subcommands: []*cli.Command{
+			{Name: "begin", Usage: "make the run directory of a step, and print what its nodes need", ArgsUsage: "-- COMMAND...",
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "job", Usage: "the step is of job `ID`"},
+					&cli.BoolFlag{Name: "exact", Usage: "take no other name than that of job and step"},
+					&cli.StringFlag{Name: "step", Usage: "the step's number, or its `NAME`"},
+					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
+					&cli.StringFlag{Name: "libdir", Usage: "the recorder is in `DIR`"}},
+				Action: slurmBegin},
+			{Name: "end", Usage: "close the run of a step and merge it", ArgsUsage: "RUN",
+				Flags: []cli.Flag{
+					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
+					&cli.BoolFlag{Name: "no-ranks", Usage: "its tasks are no ranks but start some"},
+					&cli.BoolFlag{Name: "no-merge", Usage: "there is no time to merge"},
+					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
+				Action: slurmEnd},
+		},
+	}
+}
+
+// resolveForJob prints the profile that travels with a job. Inside a job that has one already, that one holds where nothing else is
+// asked for: the nodes need not have the profile's files.
+func resolveForJob(c *cli.Context) error {
+	name, err := profileArgument(c, 1)
+	if err != nil {
+		return err
+	}
+	req := request(c)
+	req.Profile = name
+	if text := os.Getenv(jobVariable); text != "" && text != profiles.Off {
+		carried, err := profiles.ParseJob(text)
+		switch {
+		case err != nil:
+			warn(c.App.ErrWriter, "", "%s: %v", jobVariable, err)
+		case carried.Asked == name && len(req.Set) == 0:
+			_, err := fmt.Fprintln(c.App.Writer, text)
+			return err
+		default:
+			req.Set = append(slices.Clone(carried.Set), req.Set...)
+		}
+	}
+	if dir := c.String("site-profiles"); dir != "" {
+		req.Search.Dirs[len(req.Search.Dirs)-1] = dir
+	}
+	if c.Bool("site-only") {
+		req.Environ, req.Search.Dirs = nil, req.Search.Dirs[len(req.Search.Dirs)-1:]
+	}
+	req.Output = c.String("site-output")
+	res, err := profiles.Resolve(req)
+	if err != nil {
+		return err
+	}
+	if res.Text("record.scratch") != "" {
+		return &usageError{err: errors.New("record.scratch is set: the Slurm plugin does not bring captures home from the nodes"),
+			hint: "leave it empty, or use: sigmatrace launch -- srun"}
+	}
+	if res.Text("record.place") == "memory" {
+		return &usageError{err: errors.New("record.place is memory: no launcher on the ranks' hosts copies their records from there"), hint: "set it to disk or auto, or use: sigmatrace launch"}
+	}
+	job, err := profiles.NewJob(req, res)
+	if err != nil {
+		return err
+	}
+	text, err := job.Text()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(c.App.Writer, text)
+	return err
+}
+
+// slurmBegin makes the run directory and prints the step's text: version, providers, run directory.
+func slurmBegin(c *cli.Context) error {
+	job, err := profiles.ParseJob(os.Getenv(jobVariable))
+	if err != nil {
+		return err
+	}
+	res := job.Profile
+	libs, err := findLibraries(c.String("libdir"), res.List("providers"))
+	if err != nil {
+		return err
+	}
+	getenv := func(name string) string {
+		switch name {
+		case "SLURM_JOB_ID":
+			return c.String("job")
+		case "SLURM_STEP_ID":
+			return c.String("step")
+		}
+		return os.Getenv(name)
+	}
+	start := time.Now()
+	facts, err := profiles.CurrentFacts(getenv, start)
+	if err != nil {
+		return err
+	}
+	base, err := facts.Expand(res.Text("output.directory"))
+	if err != nil {
+		return fmt.Errorf("output.directory: %w", err)
+	}
+	var dir *rundir.Dir
+	if c.Bool("exact") { // as its nodes find it
+		dir, err = rundir.Create(filepath.Join(base, fmt.Sprintf("sigmatrace-%s.%s", facts.Job, facts.Step)))
+	} else {
+		dir, err = rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, start, facts.PID))
+	}
+	if err != nil {
+		return err
+	}
+	world := slurmWorld(c.Int("world"), c.Args().Slice())
+	flat := &profiles.Flat{Profile: res, Capture: dir.Capture(), Run: dir.Name(), World: world, Start: start,
+		Clock: profiles.CurrentClock(start), Control: dir.ControlPath()}
+	s := &session{cmd: &command{argv: c.Args().Slice(), environ: profiles.Environ(os.Environ())}, dialect: &dialect{name: "slurm"}, profile: res,
+		world: world, start: start, facts: facts, inject: injection{libdir: c.String("libdir"), libs: libs}}
+	m := s.manifest(dir, &plan{preload: s.inject.preload("")})
+	m.Profile.Files = job.Files
+	err = flat.WriteFile(dir.ResolvedPath())
+	if err == nil {
+		err = dir.WriteManifest(m)
+	}
+	if err == nil {
+		err = dir.MakeTasks()
+	}
+	if err != nil {
+		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
+		return err
+	}
+	_, err = fmt.Fprintf(c.App.Writer, "1;%s;%s\n", res.Text("providers"), dir.Path())
+	return err
+}
+
+// slurmEnd closes the manifest by what the nodes wrote of the tasks' ends, and merges what is small enough.
+func slurmEnd(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return &usageError{err: errors.New("end takes one run directory")}
+	}
+	dir, err := rundir.Open(c.Args().First())
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(dir.ResolvedPath())
+	if err != nil {
+		return fmt.Errorf("reading the run's profile: %w", err)
+	}
+	res, err := profiles.ResolvedFromFlat(text)
+	if err != nil {
+		return fmt.Errorf("reading the run's profile %s: %w", dir.ResolvedPath(), err)
+	}
+	size, err := captureBytes(dir)
+	if err != nil {
+		return err
+	}
+	if size == 0 && c.Bool("discard-empty") {
+		note(os.Stderr, "%s is removed: no process called a library that was traced", dir.Path())
+		return os.RemoveAll(dir.Path())
+	}
+	ends, err := dir.ReadTasks()
+	if err != nil {
+		return err
+	}
+	if tasks := c.Int("tasks"); tasks > 0 {
+		ends.Of = tasks
+	}
+	end := time.Now().UTC()
+	err = dir.Update(func(m *rundir.Manifest) {
+		m.Run.End, m.Run.Untraced = &end, ends.Untraced
+		m.Run.Status, m.Run.Signal = ends.Outcome()
+		if world := slurmWorld(ends.Of, m.Run.Command); world > 0 && !c.Bool("no-ranks") {
+			m.Run.ExpectedRanks = &world
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, u := range ends.Untraced {
+		warn(os.Stderr, "", "tasks on %s are not traced: %s", u.Node, u.Reason)
+	}
+	s := &session{profile: res, workers: slurmMergeWorkers}
+	switch {
+	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):
+		note(os.Stderr, "merge with: sigmatrace merge %s", quote(dir.Path()))
+	case size > slurmMergeBytes:
+		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: sigmatrace merge %s", profiles.FormatSize(size),
+			profiles.FormatSize(slurmMergeBytes), quote(dir.Path()))
+	default:
+		s.mergeRun(c.Context, dir, true)
+	}
+	return nil
+}
+
+// slurmWorld is the number of ranks of a step with so many tasks that run the command: torchrun starts several in each.
+func slurmWorld(tasks int, command []string) int {
+	if workers, is := torchrunWorkers(command); is {
+		return tasks * workers
+	}
+	return tasks
+}
+
+// What srun's own process merges, and with how much of what may be a login node.
+const (
+	slurmMergeBytes   = 512 << 20
+	slurmMergeWorkers = 2
+)
+
+// captureBytes is the size of a run's captures.
+func captureBytes(dir *rundir.Dir) (int64, error) {
+	paths, err := filepath.Glob(filepath.Join(dir.Capture(), "*", "*.capture"))
+	if err != nil {
+		return 0, fmt.Errorf("looking for captures: %w", err)
+	}
+	total := int64(0)
+	for _, path := range paths {
+		if info, err := os.Lstat(path); err == nil {
+			total += info.Size()
+		}
+	}
+	return total, nil
+}

@@ -1,0 +1,172 @@
+/* srun: makes the step's run directory before its tasks start, tells their nodes, and merges when they have ended. All of it as the user. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BEGIN_SECONDS 20
+
+static enum sm_decision decision;
+static struct sm_step step; /* the run, where srun made one */
+static uint32_t tasks;
+static int components;    /* of a heterogeneous step, several */
+static int without_ranks; /* what the step starts are no ranks: an MPI's daemons, a shell */
+
+/* Whether the command line has several components. */
+static int has_components(void)
+{
+    char text[65536];
+    size_t n = sm_command_line(text, sizeof text);
+    return memmem(text, n + 1, "\0:\0", 3) != NULL;
+}
+
+/* Slurm calls local_user_init for one component, any, and gives what it sets to that one only. All get what is set here, where the job has no
+ * number yet: the directory in which each node finds the run by the numbers that its tasks have. */
+static void tell_components(void)
+{
+    struct sm_step s;
+    char text[SM_STEP_TEXT];
+    if (sm_job_value("providers", s.providers, sizeof s.providers) || sm_job_value("output.directory", s.run, sizeof s.run) || strchr(s.run, '%')) {
+        sm_say("warning", "nothing is traced: the run of a heterogeneous step needs a directory without placeholders");
+        decision = SM_OFF;
+        return;
+    }
+    snprintf(text, sizeof text, "1;%s;@%s", s.providers, s.run);
+    setenv(SM_STEP_VARIABLE, text, 1);
+}
+
+int sm_local_post_opt(spank_t sp)
+{
+    (void)sp;
+    sm_options_hint();
+    decision = sm_decide();
+    if (decision == SM_ON && !sm_job[0] && sm_resolve()) {
+        sm_say("warning", "nothing is traced");
+        decision = SM_OFF;
+    }
+    components = decision == SM_ON && has_components();
+    if (components)
+        tell_components();
+    return 0;
+}
+
+/* `sigmatrace launch` has given the tasks a run already, by --export. */
+static int launched(void)
+{
+    char text[65536];
+    size_t n = sm_command_line(text, sizeof text);
+    return memmem(text, n, "SIGMATRACE_CONFIG=", 18) != NULL;
+}
+
+static void tell_nodes(const char *what)
+{
+    if (setenv(SM_STEP_VARIABLE, what, 1))
+        sm_say("warning", "nothing is traced: no memory");
+}
+
+static int begin(uint32_t job, uint32_t id, char **argv, int argc)
+{
+    char number[16], name[16], world[16], out[SM_STEP_TEXT], *variable = NULL;
+    char **line = calloc((size_t)argc + 16, sizeof *line), **envp = NULL;
+    size_t n = 0, variables = 0;
+    int made = 0;
+    while (environ[variables])
+        variables++;
+    envp = calloc(variables + 2, sizeof *envp);
+    if (!line || !envp || asprintf(&variable, SM_JOB_VARIABLE "=%s", sm_job) < 0)
+        goto done;
+    envp[0] = variable;
+    for (size_t i = 0, to = 1; i < variables; i++)
+        if (strncmp(environ[i], SM_JOB_VARIABLE "=", sizeof SM_JOB_VARIABLE))
+            envp[to++] = environ[i];
+    const char *leader = components ? getenv("SLURM_JOB_ID") : NULL;
+    snprintf(number, sizeof number, "%u", job);
+    snprintf(name, sizeof name, id == SLURM_INTERACTIVE_STEP ? "interactive" : "%u", id);
+    snprintf(world, sizeof world, "%u", without_ranks || components ? 0 : tasks);
+    const char *const fixed[] = {sm_site.command, "slurm", "begin", components ? "--exact" : "--exact=false", "--job", leader ? leader : number, "--step", name, "--world", world, "--libdir", sm_site.libdir, "--"};
+    for (; n < sizeof fixed / sizeof *fixed; n++)
+        line[n] = (char *)fixed[n];
+    memcpy(line + n, argv, (size_t)argc * sizeof *line);
+    struct sm_command c = {.argv = line, .envp = envp, .seconds = BEGIN_SECONDS, .out = out, .out_size = sizeof out};
+    int status = sm_run(&c);
+    out[strcspn(out, "\n")] = 0;
+    const char *wrong = status == 0 ? sm_step_parse(out, &step) : "its run directory could not be made";
+    if (wrong) {
+        sm_say("warning", "the step is not traced: %s", wrong);
+        step.run[0] = 0;
+    } else {
+        if (!components)
+            tell_nodes(out);
+        made = 1;
+    }
+done:
+    free(line);
+    free(envp);
+    free(variable);
+    return made;
+}
+
+int sm_local_user_init(spank_t sp)
+{
+    uint32_t job = 0, id = 0;
+    char **argv = NULL;
+    int argc = 0;
+    spank_get_item(sp, S_JOB_ID, &job);
+    spank_get_item(sp, S_JOB_STEPID, &id);
+    spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &tasks);
+    spank_get_item(sp, S_JOB_ARGV, &argc, &argv);
+    const char *there = getenv(SM_STEP_VARIABLE);
+    int daemon = argc > 0 && sm_is_daemon(argv[0]);
+    if (launched() || (decision == SM_UNTOUCHED && !there)) {
+        if (there)
+            tell_nodes(SM_STEP_NONE);
+        return 0;
+    }
+    if (daemon && there && there[0] == '1')
+        return 0; /* it is of its launcher's run */
+    int partition = sm_site_allows_partition(getenv("SLURM_JOB_PARTITION"));
+    if (decision == SM_ON && (!partition || (!sm_ask.given && !sm_site_samples(job)))) {
+        if (sm_ask.given)
+            sm_say("warning", "nothing is traced: tracing is not open to partition %s", getenv("SLURM_JOB_PARTITION"));
+        decision = SM_OFF;
+    }
+    if (decision != SM_ON) {
+        tell_nodes(SM_STEP_OFF);
+        return 0;
+    }
+    without_ranks = daemon || id == SLURM_INTERACTIVE_STEP;
+    if (!begin(job, id, argv, argc))
+        tell_nodes(SM_STEP_OFF);
+    return 0;
+}
+
+int sm_local_exit(spank_t sp)
+{
+    (void)sp;
+    if (!step.run[0])
+        return 0;
+    char count[16], out[256], *argv[16];
+    int n = 0;
+    snprintf(count, sizeof count, "%u", components ? 0 : tasks);
+    argv[n++] = sm_site.command;
+    argv[n++] = "slurm";
+    argv[n++] = "end";
+    argv[n++] = "--tasks";
+    argv[n++] = count;
+    if (without_ranks)
+        argv[n++] = "--no-ranks";
+    if (without_ranks || !sm_ask.here)
+        argv[n++] = "--discard-empty";
+    argv[n++] = "--";
+    argv[n++] = step.run;
+    argv[n] = NULL;
+    struct sm_command c = {.argv = argv, .envp = environ, .seconds = sm_site.merge_seconds, .nice = 10, .out = out, .out_size = sizeof out};
+    if (sm_site.merge_seconds == 0 || sm_run(&c) != 0) {
+        sm_say("warning", "%s is not merged", step.run);
+        sm_say("hint", "sigmatrace merge %s", step.run);
+    }
+    return 0;
+}
