@@ -5,6 +5,7 @@
 set -eu
 root=$1
 shift
+mount --bind "$root" "$root" # a mount point, so that programs in it can have mount namespaces of their own
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount -t tmpfs -o mode=755 dev "$root/dev"
