@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
 )
 
 func exportCommand() *cli.Command {
@@ -93,6 +96,9 @@ func runExport(c *cli.Context) error {
 		}
 		p.end()
 		tellPlan(plan, split != nil)
+		if plan.Operations == 0 {
+			tellPosts(ctx, m)
+		}
 		if split != nil {
 			err = m.ExportPieces(ctx, plan, path)
 		} else {
@@ -121,6 +127,29 @@ func tellPlan(plan *merge.SplitPlan, split bool) {
 	note(os.Stderr, "%s", text)
 	if plan.Largest() > browserMemory && split {
 		printHint(os.Stderr, "a browser has 2 GiB for it: --split auto makes smaller pieces; `trace_processor server http FILE` opens larger ones for ui.perfetto.dev")
+	}
+}
+
+// tellPosts says when there are operations at all, to somebody who has asked for a time without any.
+func tellPosts(ctx context.Context, m *merge.Merged) {
+	run := m.Run()
+	var first, last int64
+	for i, at := range []int{0, run.Partitions - 1} {
+		if at < 0 || m.Partition(ctx, at, func(batch []ops.Op) error {
+			if i == 0 && first == 0 && len(batch) > 0 {
+				first = batch[0].Post
+			}
+			if len(batch) > 0 {
+				last = batch[len(batch)-1].Post
+			}
+			return nil
+		}) != nil {
+			return
+		}
+	}
+	if first != 0 {
+		printHint(os.Stderr, fmt.Sprintf("the run's operations begin %v after the first thing recorded and end %v after it",
+			time.Duration(first-run.First).Round(time.Microsecond), time.Duration(last-run.First).Round(time.Microsecond)))
 	}
 }
 

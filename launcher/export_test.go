@@ -17,6 +17,10 @@ func TestF71ExportSaysItsSizeAndSplits(t *testing.T) {
 	if status != 3 || stdout != "" || !strings.Contains(stderr, "sigmatrace: 5 operations: about ") || !strings.Contains(stderr, "incomplete: rank 0") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
+	status, _, stderr = sigmatrace("export", "--to", "1ns", "-o", filepath.Join(t.TempDir(), "nothing"), path)
+	if status != 3 || !strings.Contains(stderr, "sigmatrace: 0 operations: ") || !strings.Contains(stderr, "hint: the run's operations begin ") {
+		t.Errorf("status %d\n%s", status, stderr)
+	}
 	status, _, stderr = sigmatrace("export", "--split", "2", path)
 	if status != 3 || !strings.Contains(stderr, "in 2 pieces of up to ") || !strings.HasSuffix(stderr, "written: "+filepath.Join(path, "trace")+"\n") {
 		t.Errorf("status %d\n%s", status, stderr)

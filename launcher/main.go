@@ -53,10 +53,23 @@ func run(args []string) int {
 		prepare(c)
 	}
 	ctx := withStatus(context.Background(), &status)
-	if err := app.RunContext(ctx, reorder(app.Commands, args)); err != nil {
+	if err := app.RunContext(ctx, reorder(app.Commands, helpFor(app.Commands, args))); err != nil {
 		return report(os.Stderr, err)
 	}
 	return status
+}
+
+// helpFor turns `help COMMAND...` into `COMMAND... --help`: cli's own help knows no commands below a command.
+func helpFor(table []*cli.Command, args []string) []string {
+	if len(args) < 3 || (args[1] != "help" && args[1] != "h") {
+		return args
+	}
+	for _, c := range table {
+		if c.HasName(args[2]) {
+			return append(append([]string{args[0]}, args[2:]...), "--help")
+		}
+	}
+	return []string{args[0], args[2]} // which says that there is no such command
 }
 
 // prepare gives a command and those below it the common behaviour: every usage error goes out through report.

@@ -19,7 +19,7 @@ func profileCommand() *cli.Command {
 	values := append(profileFlags()[1:], asJSON)
 	return &cli.Command{
 		Name:  "profile",
-		Usage: "list, show, check and copy trace profiles",
+		Usage: "list, show, validate and copy trace profiles",
 		Subcommands: []*cli.Command{
 			{Name: "list", Usage: "list the profiles that can be named", Flags: []cli.Flag{asJSON}, Action: profileList},
 			{Name: "show", Usage: "print a profile's values as TOML, without environment and command line", ArgsUsage: "[PROFILE]",

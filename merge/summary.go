@@ -150,7 +150,7 @@ func (i *Info) phaseLine(x *PhaseInfo) string {
 	if x.Domain != "" {
 		name = x.Domain + ": " + name
 	}
-	text := fmt.Sprintf("%s: %d, %v", name, x.Count, time.Duration(x.TimeNS).Round(time.Microsecond))
+	text := fmt.Sprintf("%s: %d times, %v in all", name, x.Count, time.Duration(x.TimeNS).Round(time.Microsecond))
 	if i.Layer != nil {
 		c := x.Traffic[*i.Layer]
 		text += fmt.Sprintf(", %d operations (%s) at layer %s", c.Count, size(c.Bytes), *i.Layer)
@@ -194,7 +194,7 @@ func (f Flows) String() string {
 		text += "; sends and receives without the other: " + strings.Join(causes, ", ")
 	}
 	if n := f.Unmatched[match.Unfinished]; n > 0 {
-		text += fmt.Sprintf("; %d still open", n)
+		text += fmt.Sprintf("; %d never completed, such as receives posted ahead", n)
 	}
 	return text
 }

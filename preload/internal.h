@@ -237,9 +237,8 @@ void st_clock_pair(void);
 void st_chunk_write(struct st_thread *t);
 void st_chunk_end(struct st_thread *t);
 
-/* window.c: what holds at the first traced call; and looking at what is due, with the lock not held. */
+/* window.c: what holds at the first traced call. */
 void st_watch_begin(void);
-void st_watch(struct st_thread *t, uint64_t monotonic);
 /* Begins an epoch, or goes back to one of the same kind and name. realtime: of its edge. Returns its number. */
 uint32_t st_epoch(unsigned kind, const char *name, uint64_t realtime);
 uint32_t st_epoch_number(unsigned kind, const char *name, uint64_t realtime);

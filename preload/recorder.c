@@ -206,7 +206,7 @@ static struct st_thread *thread_new(void)
         __atomic_store_n(&p->next_thread, t->index, __ATOMIC_RELAXED); /* these two are read without the lock */
         t->owner = t->index | (uint64_t)p->watch.epoch << 32;
         t->slots[0].next[0] = ~0ull;
-        t->look = ST_LOOK;
+        t->look = 1;
         t->all = p->threads;
         __atomic_store_n(&p->threads, t, __ATOMIC_RELEASE);
         p->header->threads = p->next_thread;

@@ -92,8 +92,7 @@ struct st_thread {
     uint64_t highest; /* latest time in the chunk */
     uint64_t opened;  /* time of the last clock pair */
     uint64_t place;   /* the chunk's offset in the file */
-    uint64_t looked; /* monotonic time of the last look, and how many counts it had been put off for */
-    uint32_t look_after;
+    uint64_t looked; /* monotonic time of the last look */
     uint32_t generation;      /* of the window that the chunk was begun in */
     uint32_t depth;           /* phases that the thread is in */
     struct st_phase {

@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define SECOND 1000000000ull
-#define LOOK_NS 10000000 /* a thread that counts looks about as often, and at each ST_LOOK counts at most */
+#define LOOK_NS 10000000 /* a thread that counts looks about as often */
+#define LOOK_CLOCK 16 /* counts between looks at the clock: a program that was fast may become slow at any of them */
 
 static struct st_thread *threads(struct st_process *p) { return __atomic_load_n(&p->threads, __ATOMIC_ACQUIRE); }
 
@@ -250,30 +252,37 @@ void st_watch_begin(void)
     }
 }
 
-/* When the thread looks next: after as many counts as it makes in LOOK_NS, and not after more events than the window has left. */
-static void pace(struct st_process *p, struct st_thread *t, uint64_t now)
+/* A cheap clock, of some milliseconds' resolution. */
+static uint64_t coarse(void)
 {
-    uint64_t passed = t->looked ? now - t->looked : 0, after = t->look_after ? t->look_after : ST_LOOK;
-    if (t->looked)
-        after = passed ? after * LOOK_NS / passed : ST_LOOK;
-    if (st_config.max_events && __atomic_load_n(&p->watch.open, __ATOMIC_RELAXED)) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* Whether the thread is to look now. It looks at the clock next after LOOK_CLOCK counts, and not after more events than the window has left. */
+static int due(struct st_process *p, struct st_thread *t)
+{
+    uint64_t now = coarse(), after = LOOK_CLOCK;
+    int is = !t->looked || now - t->looked >= LOOK_NS;
+    if (st_config.max_events && !__atomic_load_n(&p->watch.exhausted, __ATOMIC_RELAXED) && __atomic_load_n(&p->watch.open, __ATOMIC_RELAXED)) {
         uint64_t had = records(p), left = had < st_config.max_events ? st_config.max_events - had : 1;
         uint32_t started = __atomic_load_n(&p->next_thread, __ATOMIC_RELAXED);
         left /= started ? started : 1;
-        after = after < left ? after : left;
+        after = after < left ? after : left ? left : 1;
+        is |= had >= st_config.max_events;
     }
-    t->looked = now;
-    t->look = t->look_after = after < 1 ? 1 : after > ST_LOOK ? ST_LOOK : (uint32_t)after;
+    t->look = (uint32_t)after;
+    if (is)
+        t->looked = now;
+    return is;
 }
 
-void st_watch(struct st_thread *t, uint64_t monotonic)
+static void watch(uint64_t monotonic)
 {
     struct st_process *p = st_process;
     struct st_watch *w = &p->watch;
     const struct st_config *c = &st_config;
-    if (!w->needed)
-        return;
-    pace(p, t, monotonic);
     if (!hold(w))
         return;
     if (c->control[0] && !c->uncontrolled && monotonic - w->control_looked > SECOND) {
@@ -281,7 +290,7 @@ void st_watch(struct st_thread *t, uint64_t monotonic)
         read_control(w);
     }
     if (c->max_events && !w->exhausted && records(p) >= c->max_events)
-        w->exhausted = 1;
+        __atomic_store_n(&w->exhausted, 1, __ATOMIC_RELAXED);
     uint64_t now = st_realtime(), since;
     unsigned cause;
     uint32_t open = wanted(w, monotonic, now, &since, &cause);
@@ -301,11 +310,16 @@ void st_look(struct st_thread *t)
     t->look = ST_LOOK;
     if (!p)
         return;
-    int saved = errno;
-    uint64_t now = p->watch.needed || p->written ? st_monotonic() : 0;
+    int saved = errno, watched = p->watch.needed;
+    if (watched && !due(p, t)) {
+        errno = saved;
+        return;
+    }
+    uint64_t now = watched || p->written ? st_monotonic() : 0;
     int cancel = st_uncancelled();
     st_busy(t);
-    st_watch(t, now);
+    if (watched)
+        watch(now);
     if (p->written)
         st_tables_flush(p, now);
     st_idle(t);

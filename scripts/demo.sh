@@ -22,7 +22,7 @@ trap 'rm -f "$SOFTHCA_SHM"' EXIT
 cat <<END
 
 The run is in $run:
-  trace.pftrace   every operation of every rank, UCP and verbs, on one clock: open it in https://ui.perfetto.dev
+  trace.pftrace   every operation of every rank, in the layers UCP, UCT and verbs, on one clock: open it in https://ui.perfetto.dev
   matrix.json     who sent how much to whom, per layer, at endpoint, rank and node
   manifest.json   how complete and how exact it is
   capture/        what the ranks recorded: $B/bin/sigmatrace dump $run

@@ -564,7 +564,7 @@ var layouts = []*Layout{
 		{"local_address", 3, "", 1, "address of the first entry"},
 		{"local_key", 4, "", 0, "lkey of the first entry"},
 		{"remote_address", 3, "", 1, ""},
-		{"remote_key", 4, "", 0, "rkey, hashed unless the profile asks for it"},
+		{"remote_key", 4, "", 0, "rkey, hashed"},
 		{"immediate", 4, "", 1, "immediate data in host order, or the rkey to invalidate"},
 		{"call", 0, "", 0, "0 for the first request of a posting call, 1 for those after it"},
 	}),

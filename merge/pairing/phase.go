@@ -1,6 +1,8 @@
 package pairing
 
 import (
+	"slices"
+
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
@@ -127,6 +129,9 @@ func (p *Pairer) inPhases(ev *capture.Event, s *state, bytes uint64) {
 	switch e := p.catalogue.Event(ev.ID); e.Kind {
 	case catalogue.Request:
 	case catalogue.Call:
+		if p.receives(s.layer, ev.Fields[catalogue.CallOperation]) {
+			return
+		}
 		requests = ev.Fields[catalogue.CallRequests]
 	default:
 		return
@@ -147,6 +152,12 @@ func (p *Pairer) inPhases(ev *capture.Event, s *state, bytes uint64) {
 		}
 		seen[o.name] = true
 	}
+}
+
+// receives says whether an event, by its number, posts a receive, which only cross-checks.
+func (p *Pairer) receives(layer uint8, event uint64) bool {
+	e := p.catalogue.Event(uint16(event))
+	return e != nil && slices.Contains(p.catalogue.Layers[layer].Targets, e.Operation)
 }
 
 func hasName(stack []open, name uint32) bool {

@@ -206,7 +206,7 @@ type verbsFields struct {
 	LocalAddress  *uint64 `parquet:"local_address,optional" doc:"address of the first entry"`
 	LocalKey      *uint64 `parquet:"local_key,optional" doc:"lkey of the first entry"`
 	RemoteAddress *uint64 `parquet:"remote_address,optional" doc:""`
-	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"rkey, hashed unless the profile asks for it"`
+	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"rkey, hashed"`
 	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order, or the rkey to invalidate"`
 	Call          *uint64 `parquet:"call,optional" doc:"0 for the first request of a posting call, 1 for those after it"`
 	CompareAdd    *uint64 `parquet:"compare_add,optional" doc:""`

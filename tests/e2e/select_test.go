@@ -167,6 +167,17 @@ func TestWindowByCommand(t *testing.T) {
 	}
 }
 
+// A program that makes a few calls a second has its window too: it does not look for an edge after a thousand calls only.
+func TestWindowOfASlowProgram(t *testing.T) {
+	notQuick(t)
+	r := newRun(t, bursts["ucp"])
+	r.spec.mode, r.spec.options = "simple", []string{"--set", "window.delay=3s"}
+	r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-n", "300", "-w", "20000").succeed()
+	if i := r.account(); i.Events.Total == 0 || i.Operations["ucp"]["put"].Count != 300 {
+		t.Errorf("%d events of %v", i.Events.Total, i.Operations["ucp"])
+	}
+}
+
 // The window of the profile: by time from the run's start, and by number.
 func TestWindowOfTheProfile(t *testing.T) {
 	notQuick(t)
@@ -188,12 +199,14 @@ func TestWindowOfTheProfile(t *testing.T) {
 	}
 	r.epochsAddUp(i)
 	for _, mode := range []string{"simple", "full"} {
-		r := newRun(t, bursts["ucp"])
-		r.spec.mode, r.spec.options = mode, []string{"--set", "window.max_events=5000"}
-		r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-n", "20000").succeed()
-		i := r.account()
-		if i.Events.Total != 5000 || i.Operations["ucp"]["put"].Count != 20000 || !i.Exact || i.Windowed == nil || i.Windowed.MaxEvents != 1 {
-			t.Errorf("%s: %d events of 5000, %v, exact %v, windowed %+v", mode, i.Events.Total, i.Operations["ucp"], i.Exact, i.Windowed)
+		for _, most := range []int64{50, 5000} {
+			r := newRun(t, bursts["ucp"])
+			r.spec.mode, r.spec.options = mode, []string{"--set", fmt.Sprint("window.max_events=", most)}
+			r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-n", "20000").succeed()
+			i := r.account()
+			if i.Events.Total != most || i.Operations["ucp"]["put"].Count != 20000 || !i.Exact || i.Windowed == nil || i.Windowed.MaxEvents != 1 {
+				t.Errorf("%s: %d events of %d, %v, exact %v, windowed %+v", mode, i.Events.Total, most, i.Operations["ucp"], i.Exact, i.Windowed)
+			}
 		}
 	}
 }
