@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/match"
@@ -27,6 +28,7 @@ type Info struct {
 	Mode        string                      `json:"mode"` // full, simple, aggregate, or mixed
 	Ranks       Ranks                       `json:"ranks"`
 	Processes   Processes                   `json:"processes"`
+	Time        *Times                      `json:"time"` // null where no process has a capture
 	Events      Events                      `json:"events"`
 	Operations  map[string]map[string]Count `json:"operations"`  // by layer and operation, of the aggregate tables: in every mode
 	Exact       bool                        `json:"exact"`       // operations holds all calls; else it is a lower bound
@@ -51,6 +53,45 @@ type Info struct {
 type Count struct {
 	Count uint64 `json:"count"`
 	Bytes uint64 `json:"bytes"`
+}
+
+// Times says when a run was, in ns since the Unix epoch. export's --from and --to count from BeginNS.
+type Times struct {
+	BeginNS int64 `json:"begin_ns"` // the first thing recorded
+	EndNS   int64 `json:"end_ns"`   // the last
+	// From the first operation, phase or mark to the end of the last; null where there is none, as in mode aggregate.
+	FirstOperationNS *int64 `json:"first_operation_ns"`
+	LastOperationNS  *int64 `json:"last_operation_ns"`
+}
+
+// span is a time from..to, in ns; 0 and 0: none.
+type span struct{ from, to int64 }
+
+func (i *Info) addTimes(p *process) {
+	if i.Time == nil {
+		i.Time = &Times{BeginNS: p.first, EndNS: p.last}
+	}
+	t := i.Time
+	t.BeginNS, t.EndNS = min(t.BeginNS, p.first), max(t.EndNS, p.last)
+	if p.shown == (span{}) {
+		return
+	}
+	if t.FirstOperationNS == nil {
+		t.FirstOperationNS, t.LastOperationNS = &p.shown.from, &p.shown.to
+		return
+	}
+	first, last := min(*t.FirstOperationNS, p.shown.from), max(*t.LastOperationNS, p.shown.to)
+	t.FirstOperationNS, t.LastOperationNS = &first, &last
+}
+
+// String gives the run's length and where its operations are in it, as export's --from and --to take it.
+func (t *Times) String() string {
+	text := fmt.Sprintf("%v from %s", time.Duration(t.EndNS-t.BeginNS).Round(time.Microsecond), time.Unix(0, t.BeginNS).UTC().Format(time.RFC3339Nano))
+	if t.FirstOperationNS != nil {
+		text += fmt.Sprintf("; operations from %v to %v", time.Duration(*t.FirstOperationNS-t.BeginNS).Round(time.Microsecond),
+			time.Duration(*t.LastOperationNS-t.BeginNS).Round(time.Microsecond))
+	}
+	return text
 }
 
 // Events counts the records of the event streams.
@@ -206,6 +247,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 }
 
 func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
+	i.addTimes(p)
 	for id, n := range p.counts.Events {
 		if e := cat.Event(uint16(id)); n > 0 && e != nil {
 			i.Events.Total += n

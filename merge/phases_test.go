@@ -22,7 +22,11 @@ func TestPhasesOfCallsHaveNoReceives(t *testing.T) {
 	p.event(0, 1200, cat.EventUcpCall, ep, cat.EventUcpTagSend, 1, 70, 0, 5)
 	p.event(0, 1300, cat.EventAppPhaseEnd, track, 0, 0)
 	r.close()
-	phases := r.open(merge.Options{}).Info().Phases
+	i := r.open(merge.Options{}).Info()
+	phases := i.Phases
+	if x := i.Time; x == nil || x.BeginNS > ns(1000) || x.EndNS < ns(1300) || x.FirstOperationNS == nil || *x.FirstOperationNS != ns(1000) || *x.LastOperationNS != ns(1300) {
+		t.Errorf("time %+v, want operations from %d to %d", x, ns(1000), ns(1300))
+	}
 	if len(phases) != 1 || phases[0].Name != "exchange" || phases[0].Traffic["ucp"] != (merge.Count{Count: 1, Bytes: 70}) {
 		t.Errorf("phases %+v, want one send of 70 bytes", phases)
 	}

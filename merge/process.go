@@ -23,6 +23,7 @@ type paired struct {
 	totals      []total
 	shared      map[uint32]bool // objects that several threads posted on
 	first, last int64           // ns
+	shown       span            // of its operations, phases and marks
 }
 
 // total is the sum of the aggregate tables for an object, a kind of event, a peer and an epoch.
@@ -67,6 +68,7 @@ func (p *process) pair(ctx context.Context, top *topology.Map, cat *catalogue.Ca
 	if p.operations > 0 {
 		p.first = min(p.first, sink.writer.First)
 		p.last = max(p.last, sink.writer.LastKnown)
+		p.shown = span{sink.writer.First, max(sink.writer.First, sink.writer.LastKnown)}
 	}
 	p.blocks, err = sink.writer.Finish()
 	return err

@@ -62,6 +62,9 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("not seen: %s", b)
 	}
+	if i.Time != nil {
+		line("time: %s", i.Time)
+	}
 	if i.Layer != nil {
 		line("%s", i.layerLine(*i.Layer))
 		var others []string
