@@ -72,7 +72,7 @@ func row(src *timelinetest.Source, o *ops.Op) string {
 		args["status"] = fmt.Sprint(o.Status)
 		args["status_name"] = map[int32]string{12: "transport retry counter exceeded", -25: "connection reset"}[o.Status]
 	}
-	for flag, name := range map[ops.Flag]string{ops.Unfinished: "unfinished", ops.Implied: "implied", ops.Ambiguous: "ambiguous"} {
+	for flag, name := range map[ops.Flag]string{ops.Unfinished: "unfinished", ops.Implied: "implied", ops.Ambiguous: "ambiguous", ops.Immediate: "complete_on_return"} {
 		if o.Flags&flag != 0 {
 			args[name] = "true"
 		}
@@ -96,7 +96,7 @@ func row(src *timelinetest.Source, o *ops.Op) string {
 			args["request"] = fmt.Sprint(v)
 		}
 		if v := f[catalogue.UcpRequestDuration]; v != 0 {
-			args["call_ticks"] = fmt.Sprint(v)
+			args["call_ns"] = fmt.Sprint((v + 1) / 2) // ticks of half a nanosecond
 		}
 		if v := f[catalogue.UcpRequestBytes]; v != o.Bytes {
 			args["posted_bytes"] = fmt.Sprint(v)

@@ -54,17 +54,17 @@ const (
 )
 
 var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "requests", "polls", "posted_bytes", "status", "status_name",
-	"unfinished", "implied", "ambiguous", "immediate", "ends_before_post_ns"}
+	"unfinished", "implied", "ambiguous", "complete_on_return", "ends_before_post_ns"}
 
 // renamed are the fields of records that are called otherwise in traces, because their name says something else there, or that are
 // shown by an argument of the operation itself ("").
 var renamed = map[string]map[string]string{
-	"ucp_request":       {"status": "result", "duration": "call_ticks"},
-	"uct_request":       {"status": "result", "duration": "call_ticks", "parent": "parent_request"},
+	"ucp_request":       {"status": "result", "duration": "call_ns"},
+	"uct_request":       {"status": "result", "duration": "call_ns", "parent": "parent_request"},
 	"call":              {"operation": "", "requests": "", "peer": "remote_qpn", "duration": ""},
 	"verbs_empty_polls": {"count": "", "duration": ""},
-	"ofi_message":       {"duration": "call_ticks"},
-	"ofi_access":        {"duration": "call_ticks"},
+	"ofi_message":       {"duration": "call_ns"},
+	"ofi_access":        {"duration": "call_ns"},
 	"ofi_empty_polls":   {"count": "", "duration": ""},
 	"app_phase":         {"name": "", "range": ""},
 }
@@ -86,6 +86,7 @@ type fieldText struct {
 	field    int // index into Op.Fields
 	kind     ArgKind
 	keepZero bool
+	ticks    bool  // of the recording clock, shown as ns
 	values   []Sym // names of an enumeration's values or of a set of flags; noSym where there is none
 }
 
@@ -211,7 +212,7 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 		case catalogue.Address, catalogue.Key:
 			ft.kind = Hex
 		case catalogue.Ticks:
-			ft.kind = Uint
+			ft.kind, ft.ticks = Uint, true
 		case catalogue.Enum:
 			ft.kind, ft.keepZero, ft.values = Text, true, symbols(catalogue.Default.Enums[f.Of], sym)
 		case catalogue.Flags:
@@ -345,6 +346,8 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 		v := op.Fields[f.field]
 		switch {
 		case v == 0 && !f.keepZero:
+		case f.ticks:
+			num(f.arg, uint64(float64(v)*p.Run.Processes[op.Process].TickNS+0.5))
 		case f.kind == Text:
 			if s, ok := named(f.values, v); ok {
 				text(f.arg, s)

@@ -100,7 +100,7 @@ func (m *maker) processes() {
 	for r := range m.Ranks {
 		// In containers, processes of different hosts have the same id.
 		m.s.Info.Processes = append(m.s.Info.Processes, ops.Process{Host: fmt.Sprintf("node%d", r%2), Node: fmt.Sprintf("node%d-boot", r%2),
-			Pid: uint32(100 + r/2), Rank: int64(m.Ranks - 1 - r), Executable: "/usr/bin/xhpl", File: fmt.Sprintf("r%d.cap", r),
+			Pid: uint32(100 + r/2), Rank: int64(m.Ranks - 1 - r), Executable: "/usr/bin/xhpl", File: fmt.Sprintf("r%d.cap", r), TickNS: 0.5,
 			Threads: map[uint32]string{0: fmt.Sprintf("tid %d (xhpl)", 1000+r), 1: fmt.Sprintf("tid %d (progress)", 2000+r)}})
 		m.workers = append(m.workers, m.endpoint(r, "ucp", "worker", "worker 0", 0))
 		m.cqs = append(m.cqs, m.endpoint(r, "verbs", "cq", "CQ 0x5", 0))
@@ -183,7 +183,8 @@ func (m *maker) message(now int64, from, to int, flow uint64) {
 		m.add(m.fields(o, map[string]uint64{"status": 1, "api": 2}))
 	case 1:
 		o.Event, o.Role = catalogue.EventUcpPut, ops.OneSided
-		ucp["remote_address"], ucp["remote_key"] = address+4096, 0xabc
+		ucp["remote_address"], ucp["remote_key"], ucp["duration"] = address+4096, 0xabc, 301
+		o.Flags |= ops.Immediate
 		m.add(m.fields(o, ucp))
 	case 2, 3:
 		o.Event, o.Role = catalogue.EventUcpTagSend, ops.Initiator
