@@ -21,12 +21,15 @@ type Clock struct {
 // CurrentClock returns the clock of this process, for a run that began at start, a time with a monotonic reading. nil: it cannot be told
 // whose clock it is.
 func CurrentClock(start time.Time) *Clock {
-	var now unix.Timespec
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+	if err != nil {
 		return nil
 	}
-	since := time.Since(start)
+	var now unix.Timespec
+	since := time.Since(start) // before the other clock: the start is then between start and now, whatever comes between
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return nil
+	}
 	var namespace uint64
 	var stat syscall.Stat_t
 	if syscall.Stat("/proc/self/ns/time", &stat) == nil {
