@@ -32,7 +32,7 @@ alone client-wr full verbs "${client[@]}" -m wr,ex
 # What it looks up itself comes from the first preload that answers: the counter has to be that, else it would see nothing.
 alone dlvsym full verbs bash -c "LD_PRELOAD=$B/tests/count-verbs.so:\$LD_PRELOAD exec $B/tests/dlv-client -d $DEV -g $GID"
 
-args="-t tag_lat -s 1024 -n 200 -w 20"
+args="-t tag_lat -s 1024 -n 2000 -w 20" # as long
 watch_qps ucx 2
 pair ucx full 13337 "ucp uct verbs" "ucx_perftest $args" "ucx_perftest $args 127.0.0.1"
 export UCX_TLS=rc_v,self
