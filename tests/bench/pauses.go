@@ -79,11 +79,36 @@ func (b *bench) journaled() (dir, kind string, unmount func() error) {
 	return dir, "ext4 on a loop device", func() error { return unix.Unmount(dir, 0) }
 }
 
+// apart is a folder with the recorder's parts as objects of their own: a program that calls the recorder itself has to call the one that is preloaded,
+// and the objects that hold all of it export none.
+func (b *bench) apart() (string, error) {
+	dir := filepath.Join(b.dir, "apart")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	for _, pattern := range []string{"libsigmatrace.so", "provider-*.so"} {
+		libs, err := filepath.Glob(filepath.Join(b.build, "lib/sigmatrace", pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, lib := range libs {
+			if err := os.Symlink(lib, filepath.Join(dir, filepath.Base(lib))); err != nil {
+				return "", err
+			}
+		}
+	}
+	return dir, nil
+}
+
 // pauses measures how long single records take at worst while another process forces data to the same disk: recorded to that disk, to
 // memory with a launcher that copies it to that disk, and on tmpfs alone. All variants and the same loop without recording take turns
 // under the same load.
 func pauses(b *bench) (err error) {
 	program, err := b.compile("pauses", "-lsigmatrace")
+	if err != nil {
+		return err
+	}
+	apart, err := b.apart()
 	if err != nil {
 		return err
 	}
@@ -95,7 +120,7 @@ func pauses(b *bench) (err error) {
 	disk, kind, unmount := b.journaled()
 	defer func() { err = errors.Join(err, unmount()) }()
 	one := func(s *spread, args ...string) error {
-		out, err := b.command(nil, args...)
+		out, err := b.command([]string{"SIGMATRACE_LIBDIR=" + apart}, args...)
 		if err != nil {
 			return err
 		}
