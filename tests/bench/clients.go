@@ -125,12 +125,15 @@ func clients(b *bench) error {
 		name := "call_" + what + over(transport)
 		return b.timed(name, "ucx", []string{transport}, filepath.Join(b.build, "tests/call-client"), "-o", what, "-n", strconv.Itoa(n))
 	}
+	send := func(provider string, n int) client {
+		return b.timed("call_ofi_send_"+provider, "libfabric", nil, filepath.Join(b.build, "tests/ofi-call-client"), "-p", provider, "-n", strconv.Itoa(n))
+	}
 	table := []client{
 		call("put", shm, 200000), call("tag", shm, 200000), call("am", shm, 200000), call("tag", tcp, 20000),
 		b.rate(shm, "tag_bw", 200000), b.rate(tcp, "tag_bw", 50000), b.rate(shm, "ucp_put_bw", 200000),
 		b.latency(shm, "tag_lat", 50000), b.latency(tcp, "tag_lat", 10000),
 		b.allreduce(2), b.allreduce(4),
-		b.pingpong("tcp"), b.pingpong("shm"),
+		send("tcp", 20000), send("shm", 200000), b.pingpong("tcp"), b.pingpong("shm"),
 	}
 	built, err := b.allProviders()
 	if err != nil {

@@ -1,6 +1,6 @@
 # The tests' own programs, build/tests/NAME, and the counting preloads, build/tests/count-*.so.
 TB := $(B)/tests
-CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client $(TB)/ofi-contexts $(TB)/call-client $(TB)/allreduce-client
+CLIENTS := $(TB)/ucp-client $(TB)/verbs-client $(TB)/peer-client $(TB)/dlv-client $(TB)/burst-client $(TB)/mpi-app $(TB)/nvtx-client $(TB)/ofi-client $(TB)/ofi-contexts $(TB)/call-client $(TB)/ofi-call-client $(TB)/allreduce-client
 COUNTERS := $(TB)/count-ucp.so $(TB)/count-uct.so $(TB)/count-verbs.so $(TB)/count-ofi.so
 CLIENT_CC = $(CC) $(CWARN) -O2
 
@@ -33,6 +33,8 @@ $(TB)/ofi-contexts: tests/clients/ofi-contexts.c
 	$(CLIENT_CC) -o $@ $< -lfabric
 $(TB)/call-client: tests/clients/call-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs
+$(TB)/ofi-call-client: tests/clients/ofi-call-client.c
+	$(CLIENT_CC) -o $@ $< -lfabric
 $(TB)/mpi-app $(TB)/allreduce-client: $(TB)/%: tests/clients/%.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
 
