@@ -31,6 +31,7 @@ $(TB)/ofi-client: tests/clients/ofi-client.c tests/clients/ofi-ops.c tests/clien
 	$(CLIENT_CC) -o $@ $(filter %.c,$^) -lfabric -lpthread
 $(TB)/ofi-contexts: tests/clients/ofi-contexts.c
 	$(CLIENT_CC) -o $@ $< -lfabric
+$(TB)/call-client $(TB)/ofi-call-client: tests/clients/timed.h
 $(TB)/call-client: tests/clients/call-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs
 $(TB)/ofi-call-client: tests/clients/ofi-call-client.c

@@ -3,23 +3,14 @@
  * data; this one only measures.
  */
 #define _GNU_SOURCE
+#include "timed.h"
+
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
-
-#define CHECK(x)                                                              \
-	do {                                                                  \
-		if (!(x)) {                                                   \
-			fprintf(stderr, "call-client: line %d: %s\n", __LINE__, #x); \
-			exit(1);                                              \
-		}                                                             \
-	} while (0)
 
 enum { WARM = 2000, AM_ID = 7 };
 static ucp_context_h context;
@@ -92,18 +83,6 @@ static void serve(int to, const char *what, size_t size)
 	}
 }
 
-static int less(const void *a, const void *b)
-{
-	return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
-}
-
-static uint64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 int main(int argc, char **argv)
 {
 	const char *what = "";
@@ -148,18 +127,17 @@ int main(int argc, char **argv)
 		CHECK(!UCS_PTR_IS_ERR(r));
 		while (r && ucp_request_check_status(r) == UCS_INPROGRESS)
 			ucp_worker_progress(worker);
-		uint64_t end = now();
+		uint32_t ns = since(begin);
 		if (r)
 			ucp_request_free(r);
 		if (i >= WARM)
-			took[i - WARM] = end - begin > UINT32_MAX ? UINT32_MAX : (uint32_t)(end - begin);
+			took[i - WARM] = ns;
 		if (i % 64 == 63) /* the other side keeps up, and what UCX does now and then is not in the times */
 			for (int k = 0; k < 64; k++)
 				ucp_worker_progress(worker);
 	}
 	kill(peer, SIGKILL);
 	waitpid(peer, NULL, 0);
-	qsort(took, count, sizeof *took, less);
-	printf("%u %u\n", took[count / 2], took[count / 100 * 99]);
+	print_times(took, count);
 	return 0;
 }

@@ -3,28 +3,18 @@
  * sent and received is checked by ofi-client; this one only measures.
  */
 #define _GNU_SOURCE
+#include "timed.h"
+
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-#define CHECK(x)                                                                          \
-	do {                                                                              \
-		if (!(x)) {                                                               \
-			fprintf(stderr, "ofi-call-client: line %d: %s\n", __LINE__, #x); \
-			exit(1);                                                          \
-		}                                                                         \
-	} while (0)
 
 enum { WARM = 2000, AHEAD = 64, BATCH = 16 };
 static struct fid_ep *ep;
@@ -83,18 +73,6 @@ static void serve(size_t size)
 	}
 }
 
-static int less(const void *a, const void *b)
-{
-	return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
-}
-
-static uint64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 int main(int argc, char **argv)
 {
 	const char *provider = NULL;
@@ -132,14 +110,13 @@ int main(int argc, char **argv)
 		CHECK(!rc);
 		while ((rc = fi_cq_read(cq, &got, 1)) == -FI_EAGAIN)
 			;
-		uint64_t end = now();
+		uint32_t ns = since(begin);
 		CHECK(rc == 1);
 		if (i >= WARM)
-			took[i - WARM] = end - begin > UINT32_MAX ? UINT32_MAX : (uint32_t)(end - begin);
+			took[i - WARM] = ns;
 	}
 	kill(peer, SIGKILL);
 	waitpid(peer, NULL, 0);
-	qsort(took, count, sizeof *took, less);
-	printf("%u %u\n", took[count / 2], took[count / 100 * 99]);
+	print_times(took, count);
 	return 0;
 }
