@@ -1,17 +1,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/sigmatrace/sigmatrace/merge"
-	"github.com/sigmatrace/sigmatrace/merge/ops"
 )
 
 func exportCommand() *cli.Command {
@@ -97,7 +94,7 @@ func runExport(c *cli.Context) error {
 		p.end()
 		tellPlan(plan, split != nil)
 		if plan.Operations == 0 {
-			tellPosts(ctx, m)
+			tellTimes(m.Info().Time)
 		}
 		if split != nil {
 			err = m.ExportPieces(ctx, plan, path)
@@ -130,26 +127,10 @@ func tellPlan(plan *merge.SplitPlan, split bool) {
 	}
 }
 
-// tellPosts says when there are operations at all, to somebody who has asked for a time without any.
-func tellPosts(ctx context.Context, m *merge.Merged) {
-	run := m.Run()
-	var first, last int64
-	for i, at := range []int{0, run.Partitions - 1} {
-		if at < 0 || m.Partition(ctx, at, func(batch []ops.Op) error {
-			if i == 0 && first == 0 && len(batch) > 0 {
-				first = batch[0].Post
-			}
-			if len(batch) > 0 {
-				last = batch[len(batch)-1].Post
-			}
-			return nil
-		}) != nil {
-			return
-		}
-	}
-	if first != 0 {
-		printHint(os.Stderr, fmt.Sprintf("the run's operations begin %v after the first thing recorded and end %v after it",
-			time.Duration(first-run.First).Round(time.Microsecond), time.Duration(last-run.First).Round(time.Microsecond)))
+// tellTimes says when there are operations at all, to somebody who has asked for a time without any.
+func tellTimes(t *merge.Times) {
+	if t != nil && t.FirstOperationNS != nil {
+		printHint(os.Stderr, "the run: "+t.String())
 	}
 }
 

@@ -18,7 +18,7 @@ func TestF71ExportSaysItsSizeAndSplits(t *testing.T) {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 	status, _, stderr = sigmatrace("export", "--to", "1ns", "-o", filepath.Join(t.TempDir(), "nothing"), path)
-	if status != 3 || !strings.Contains(stderr, "sigmatrace: 0 operations: ") || !strings.Contains(stderr, "hint: the run's operations begin ") {
+	if status != 3 || !strings.Contains(stderr, "sigmatrace: 0 operations: ") || !strings.Contains(stderr, "; operations from ") {
 		t.Errorf("status %d\n%s", status, stderr)
 	}
 	status, _, stderr = sigmatrace("export", "--split", "2", path)

@@ -83,7 +83,9 @@ func (d *Dir) manifestText() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading manifest: %w", err)
 	}
-	if err := checkVersion(text); err != nil {
+	if newer, err := checkVersion(text); newer {
+		return nil, fmt.Errorf("reading manifest %s: %w", d.ManifestPath(), err)
+	} else if err != nil {
 		return nil, d.damaged(err)
 	}
 	return text, nil
@@ -105,20 +107,20 @@ func readRegular(path string) ([]byte, error) {
 }
 
 // checkVersion looks at the version before anything else, so that a newer manifest is named as such whatever else it holds.
-func checkVersion(text []byte) error {
+func checkVersion(text []byte) (newer bool, err error) {
 	var head struct {
 		Version *int `json:"version"`
 	}
 	if err := json.Unmarshal(text, &head); err != nil {
-		return err
+		return false, err
 	}
 	if head.Version == nil || *head.Version < 1 {
-		return errors.New("no version in it: not a manifest")
+		return false, errors.New("no version in it: not a manifest")
 	}
 	if *head.Version > ManifestVersion {
-		return fmt.Errorf("version %d is newer than %d, the newest this program reads", *head.Version, ManifestVersion)
+		return true, fmt.Errorf("version %d is newer than %d, the newest this program reads", *head.Version, ManifestVersion)
 	}
-	return nil
+	return false, nil
 }
 
 // WriteManifest writes the manifest, at once or not at all.
