@@ -4,4 +4,5 @@
 . "$(dirname "$0")/../lib.sh"
 tests/softhca/setup.sh >&2
 tests/softhca/test.sh || failed=1
+check sanitizers make -s softhca-asan
 finish

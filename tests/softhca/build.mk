@@ -3,7 +3,7 @@ SOFTHCA := tests/softhca
 SH := $(B)/softhca
 SH_CFLAGS := $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE
 SH_LDFLAGS := -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-Bsymbolic-functions
-SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats log
+SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats log devx devx_wqe doorbell
 SH_mlx5 := mlx5
 SH_GEN = awk -f $(SOFTHCA)/gen-symbols.awk -v out=$(1) $(SOFTHCA)/symbols/$*.list $(SH)/obj/$*.nm > $@
 
@@ -55,7 +55,12 @@ SH_CHECK := $(wildcard $(SOFTHCA)/clients/check*.c)
 
 $(SH)/verbs_check: $(SH_CHECK) $(SOFTHCA)/clients/check.h
 	@mkdir -p $(@D)
-	$(CC) $(CWARN) -O2 -g -pthread -o $@ $(SH_CHECK) -libverbs
+	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(SH_CHECK) -libverbs
+
+SH_DEVX := $(addprefix $(SOFTHCA)/clients/,check.c devx.c devx_check.c)
+$(SH)/devx_check: $(SH_DEVX) $(SOFTHCA)/clients/check.h $(SOFTHCA)/clients/devx.h
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -lmlx5 -libverbs
 
 $(SH)/fill_segment: $(SOFTHCA)/clients/fill_segment.c
 	@mkdir -p $(@D)
@@ -72,14 +77,19 @@ $(SH)/mpi_check: $(SOFTHCA)/clients/mpi_check.c
 # The adapter and verbs_check in one program under the address, leak and undefined
 # behaviour sanitizers.
 .PHONY: softhca-asan softhca-test
-softhca-asan: $(SH)/verbs_check-asan
+softhca-asan: $(SH)/verbs_check-asan $(SH)/devx_check-asan
 	UBSAN_OPTIONS=halt_on_error=1 $<
+	SOFTHCA_DEVX=1 UBSAN_OPTIONS=halt_on_error=1 $(SH)/devx_check-asan
 
 $(SH)/verbs_check-asan: $(SH_CHECK) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(wildcard $(SOFTHCA)/*.h $(SOFTHCA)/clients/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-SH_CLIENTS := $(SH)/verbs_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+$(SH)/devx_check-asan: $(SH_DEVX) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(SH_mlx5:%=$(SOFTHCA)/%.c) $(wildcard $(SOFTHCA)/*.h $(SOFTHCA)/clients/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
+
+SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh

@@ -3,7 +3,7 @@
  * queue pair, takes the receive, moves the data and writes the completions on
  * both sides. The target's process need not run for that.
  */
-#include "hca.h"
+#include "devx.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -13,6 +13,7 @@ enum outcome {
 	DONE,         /* completed, with a status */
 	RNR,          /* the target has no receive posted */
 	UNREACHABLE,  /* the target does not exist, or is not connected yet */
+	HELD,         /* waits for a completion queue, as it asked to */
 };
 
 static const uint8_t wc_opcode[] = {
@@ -81,6 +82,16 @@ static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, s
 	return n;
 }
 
+static bool is_atomic(const struct wqe *w)
+{
+	return w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || w->opcode == HCA_WR_MASKED_CAS || w->opcode == HCA_WR_MASKED_FA;
+}
+
+static uint32_t target_of(const struct hca_qp *q, const struct wqe *w)
+{
+	return q->sh->type == HCA_QPT_DCI ? w->dc_target : q->sh->dest_qpn;
+}
+
 static bool takes_receive(const struct wqe *w)
 {
 	return w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -108,10 +119,12 @@ static struct shm_cqe arrival(const struct hca_qp *q, const struct shm_qp *t, co
 }
 
 /* Whether `t` takes what comes from `q`; rx lock held. */
-static bool connected(const struct hca_qp *q, const struct shm_qp *t, uint32_t qpn)
+static bool connected(const struct hca_qp *q, const struct shm_qp *t, uint32_t qpn, uint64_t dc_key)
 {
 	const uint32_t state = atomic_load(&t->state);
 
+	if (q->sh->type == HCA_QPT_DCI)
+		return atomic_load(&t->life) == SHM_LIVE && t->qpn == qpn && t->type == HCA_QPT_DCT && t->dc_key == dc_key && state == IBV_QPS_RTR;
 	return atomic_load(&t->life) == SHM_LIVE && t->qpn == qpn && t->type == q->sh->type &&
 	       (state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD) &&
 	       (t->type == IBV_QPT_UD || t->dest_qpn == q->qp.qp_num);
@@ -174,14 +187,16 @@ static enum ibv_wc_status one_sided(struct shm_qp *t, struct wqe *w, struct span
 		[IBV_WR_RDMA_READ] = IBV_ACCESS_REMOTE_READ,
 		[IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_ACCESS_REMOTE_ATOMIC,
 		[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
+		[HCA_WR_MASKED_CAS] = IBV_ACCESS_REMOTE_ATOMIC,
+		[HCA_WR_MASKED_FA] = IBV_ACCESS_REMOTE_ATOMIC,
 	};
-	const bool atomic = w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
-	const uint32_t len = atomic ? 8 : w->length;
+	const bool atomic = is_atomic(w);
+	const uint32_t len = atomic ? w->atomic.size : w->length;
 	struct span rem, result;
 	uint64_t old = 0;
 	int error;
 
-	if (atomic && (w->remote_addr & 7))
+	if (atomic && (w->remote_addr & (len - 1)))
 		return IBV_WC_REM_INV_REQ_ERR;
 	if (!(t->access & right[w->opcode]))
 		return IBV_WC_REM_ACCESS_ERR;
@@ -189,27 +204,21 @@ static enum ibv_wc_status one_sided(struct shm_qp *t, struct wqe *w, struct span
 		return IBV_WC_SUCCESS;
 	if (mem_resolve(t->proc, t->pdn, w->rkey, w->remote_addr, len, right[w->opcode], &rem))
 		return IBV_WC_REM_ACCESS_ERR;
-	switch (w->opcode) {
-	case IBV_WR_RDMA_READ:
-		return copy_status(mem_copy(loc, nloc, &rem, 1));
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-		error = mem_compare_swap(&rem, w->compare_add, w->swap, &old);
-		break;
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		error = mem_fetch_add(&rem, w->compare_add, &old);
-		break;
-	default:
-		return copy_status(mem_copy(&rem, 1, loc, nloc));
-	}
-	if (error)
+	if (!atomic)
+		return copy_status(w->opcode == IBV_WR_RDMA_READ ? mem_copy(loc, nloc, &rem, 1) : mem_copy(&rem, 1, loc, nloc));
+	error = mem_update(&rem, &w->atomic, &old);
+	if (error || !nloc)
 		return copy_status(error);
-	result = (struct span){ .addr = (uintptr_t)&old, .len = sizeof old, .proc = hca.slot };
+	if (w->atomic.big_endian_result)
+		old = htobe32((uint32_t)old);
+	result = (struct span){ .addr = (uintptr_t)&old, .len = len, .proc = hca.slot };
 	return copy_status(mem_copy(loc, nloc, &result, 1));
 }
 
 static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
-	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || is_atomic(w);
+	const uint32_t dest = target_of(q, w);
 	union taken_recv taken;
 	struct span loc[HCA_MAX_SGE];
 	struct shm_qp *t;
@@ -220,21 +229,21 @@ static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 		*status = IBV_WC_LOC_PROT_ERR;
 		return DONE;
 	}
-	if (w->opcode >= IBV_WR_ATOMIC_CMP_AND_SWP && w->length != 8) {
+	if (is_atomic(w) && w->length != w->atomic.size) {
 		*status = IBV_WC_LOC_LEN_ERR;
 		return DONE;
 	}
-	t = shm_find_qp(hca.shm, q->sh->dest_qpn);
+	t = shm_find_qp(hca.shm, dest);
 	if (!t)
 		return UNREACHABLE;
 	rx_lock(t);
-	if (!connected(q, t, q->sh->dest_qpn)) {
+	if (!connected(q, t, dest, w->dc_key)) {
 		shm_unlock(&t->rx);
 		return UNREACHABLE;
 	}
 	*status = IBV_WC_SUCCESS;
 	if (takes_receive(w)) {
-		if (!rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
+		if (!t->rq || !rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
 			q->peer_rnr_timer = t->min_rnr_timer;
 			shm_unlock(&t->rx);
 			return RNR;
@@ -301,7 +310,7 @@ static enum outcome exec_ud(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 	make_grh(w, grh);
 	src[0] = (struct span){ .addr = (uintptr_t)grh, .len = HCA_GRH, .proc = hca.slot };
 	rx_lock(t);
-	if (connected(q, t, w->remote_qpn) && t->qkey == qkey && rq_take(&hca.shm->rq[t->rq], &taken.r, false)) {
+	if (connected(q, t, w->remote_qpn, 0) && t->qkey == qkey && rq_take(&hca.shm->rq[t->rq], &taken.r, false)) {
 		t->receiving_wr_id = taken.r.wr_id;
 		t->receiving = 1;
 		ndst = scatter(t, &taken.r, HCA_GRH + w->length, dst);
@@ -336,32 +345,38 @@ static void receive_side_error(struct hca_qp *q)
 
 static void complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status status)
 {
-	const struct shm_cqe e = {
-		.wr_id = w->wr_id,
-		.qpn = q->qp.qp_num,
-		.sq_end = q->executed + 1,
-		.status = status,
-		.opcode = wc_opcode[w->opcode],
-		.byte_len = w->length,
-	};
-
 	if (status == IBV_WC_WR_FLUSH_ERR)
 		stats_flushed();
-	if (status || (w->flags & IBV_SEND_SIGNALED))
-		cq_push(q->sh->scq, &e);
-	q->executed++;
 	q->waiting_since_ns = 0;
+	if (q->devx) {
+		devx_complete(q, w, status);
+		q->executed += w->blocks < q->posted - q->executed ? w->blocks : q->posted - q->executed;
+		return;
+	}
+	if (status || (w->flags & IBV_SEND_SIGNALED)) {
+		const struct shm_cqe e = {
+			.wr_id = w->wr_id,
+			.qpn = q->qp.qp_num,
+			.sq_end = q->executed + 1,
+			.status = status,
+			.opcode = wc_opcode[w->opcode],
+			.byte_len = w->length,
+		};
+
+		cq_push(q->sh->scq, &e);
+	}
+	q->executed++;
 }
 
 /* Whether to give up a request that waits, and with which status. Counted
  * generously: the other side may be waiting for a core. */
-static bool overdue(struct hca_qp *q, enum outcome why, enum ibv_wc_status *status)
+static bool overdue(struct hca_qp *q, uint32_t dest, enum outcome why, enum ibv_wc_status *status)
 {
 	/* units of 10 us; the encoding of the InfiniBand specification */
 	static const uint32_t rnr_timer[32] = { 65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152 };
 	const uint64_t least_ns = 1000000000;
 	const uint64_t waited = now_ns() - q->waiting_since_ns;
-	const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
+	const struct shm_qp *t = shm_find_qp(hca.shm, dest);
 	uint64_t limit;
 
 	if (t && (t->life == SHM_DEAD || !shm_alive(hca.shm, t->proc))) {
@@ -382,10 +397,20 @@ static bool overdue(struct hca_qp *q, enum outcome why, enum ibv_wc_status *stat
 	return waited > (limit > least_ns ? limit : least_ns);
 }
 
+static enum outcome execute(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
+{
+	if (w->opcode < HCA_WR_NOP)
+		return q->qp.qp_type == IBV_QPT_UD ? exec_ud(q, w, status) : exec_rc(q, w, status);
+	if (w->opcode == HCA_WR_WAIT && !devx_wait_over(w))
+		return HELD;
+	*status = w->opcode == HCA_WR_UNKNOWN ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_SUCCESS;
+	return DONE;
+}
+
 void exec_queue(struct hca_qp *q, bool patient)
 {
 	while (q->executed != q->posted) {
-		struct wqe *w = send_slot_at(q, q->executed);
+		struct wqe *w = q->devx ? devx_next(q) : send_slot_at(q, q->executed);
 		const uint32_t state = atomic_load(&q->sh->state);
 		enum ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
 		enum outcome o;
@@ -396,11 +421,13 @@ void exec_queue(struct hca_qp *q, bool patient)
 		}
 		if (state != IBV_QPS_RTS)
 			break;
-		o = q->qp.qp_type == IBV_QPT_UD ? exec_ud(q, w, &status) : exec_rc(q, w, &status);
+		o = execute(q, w, &status);
+		if (o == HELD)
+			break;
 		if (o != DONE) {
 			if (!q->waiting_since_ns)
 				q->waiting_since_ns = now_ns();
-			if (!patient || !overdue(q, o, &status))
+			if (!patient || !overdue(q, target_of(q, w), o, &status))
 				break;
 		}
 		complete(q, w, status);

@@ -15,7 +15,7 @@ FNR != NR && $2 ~ /^[TDBVWR]$/ { defined[$3] = 1 }
 
 # IBVERBS_1.9 before IBVERBS_1.10, private nodes last
 function rank(v) {
-	if (v ~ /PRIVATE/) return 100000
+	if (v ~ /PRIVATE|SOFTHCA/) return 100000
 	sub(/.*_/, "", v)
 	split(v, part, ".")
 	return part[1] * 1000 + part[2]

@@ -4,6 +4,7 @@
 #include "mem.h"
 #include "shm.h"
 
+#include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,6 +26,12 @@ enum {
 	HCA_GRH = 40,
 	HCA_LID = 1,
 };
+
+/* Service types of queues that are not made by verbs, beside enum ibv_qp_type. */
+enum { HCA_QPT_DCI = 0x100, HCA_QPT_DCT };
+
+/* What only elements in mlx5's own format ask for, beside enum ibv_wr_opcode. */
+enum { HCA_WR_MASKED_CAS = 16, HCA_WR_MASKED_FA, HCA_WR_NOP, HCA_WR_WAIT, HCA_WR_UNKNOWN, HCA_WR_END };
 
 /* A queue of events behind a pollable descriptor: completion channels and
  * asynchronous events. */
@@ -85,6 +92,7 @@ struct hca_srq {
 struct hca_ah {
 	struct ibv_ah ah;
 	struct ibv_ah_attr attr;
+	struct mlx5_wqe_av av;
 };
 
 /* A posted send request, self-contained: slots of the send queue. */
@@ -97,9 +105,15 @@ struct wqe {
 	uint32_t num_sge;
 	uint32_t rkey;
 	uint64_t remote_addr;
+	uint32_t blocks; /* of the ring it came from, where that is the program's own */
 	union {
 		struct {
-			uint64_t compare_add, swap;
+			struct mem_atomic atomic;
+			uint64_t dc_key;
+			uint32_t dc_target;
+		};
+		struct {
+			uint32_t wait_index, wait_cqn;
 		};
 		struct {
 			uint32_t remote_qpn, remote_qkey;
@@ -115,6 +129,8 @@ union taken_recv {
 	uint8_t room[sizeof(struct shm_recv) + HCA_MAX_SGE * sizeof(struct ibv_sge)];
 };
 
+struct devx_queue;
+
 struct hca_qp {
 	union {
 		struct ibv_qp qp;
@@ -128,6 +144,7 @@ struct hca_qp {
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 	struct qp_stats *stats;
+	struct devx_queue *devx; /* the ring is the program's own, and in mlx5's format */
 
 	pthread_mutex_t mu; /* the send queue */
 	uint8_t *sq;
@@ -217,6 +234,11 @@ int op_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 /* qp.c */
 struct ibv_qp *op_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a);
 
+/* Queue pairs without verbs' rings: of DEVX, and dynamically connected targets. */
+struct hca_qp *qp_bare(struct ibv_context *c, uint32_t type, uint32_t pdn, uint32_t scq, uint32_t rcq);
+void qp_bare_state(struct hca_qp *q, int to, uint32_t dest_qpn);
+void qp_bare_free(struct hca_qp *q);
+
 /* send.c */
 int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 /* The next free slot of the send queue with its fixed part zeroed, or NULL
@@ -224,6 +246,8 @@ int op_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
  * before and not yet posted. Called with q->mu held. */
 struct wqe *send_slot(struct hca_qp *q, uint32_t ahead, int *why);
 struct wqe *send_slot_at(struct hca_qp *q, uint32_t index);
+/* The operands of a compare-and-swap or fetch-and-add of eight bytes; its opcode is set. */
+void set_atomic(struct wqe *w, uint64_t compare_add, uint64_t swap);
 /* Makes `n` filled slots work, and does what can be done. q->mu held. */
 void send_submit(struct hca_qp *q, uint32_t n);
 /* wr.c */

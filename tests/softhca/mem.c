@@ -246,30 +246,43 @@ int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc)
 	return copy_between(dst, ndst, src, nsrc);
 }
 
-static int update_word(const struct span *target, uint64_t *old, bool swap, uint64_t compare, uint64_t operand)
+/* Sums of the fields that end at the bits of `ends`: no carry passes one. */
+static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t ends)
+{
+	return ((a & ~ends) + (b & ~ends)) ^ ((a ^ b) & ends);
+}
+
+static uint64_t updated(const struct mem_atomic *a, uint64_t word)
+{
+	if (a->add)
+		return add_fields(word, a->operand, a->operand_mask);
+	if ((word ^ a->compare) & a->compare_mask)
+		return word;
+	return (word & ~a->operand_mask) | (a->operand & a->operand_mask);
+}
+
+int mem_update(const struct span *target, const struct mem_atomic *a, uint64_t *old)
 {
 	struct shm_lock *l = &hca.shm->proc[target->proc].atomics;
-	uint64_t word;
-	struct span here = { .addr = (uintptr_t)&word, .len = sizeof word, .proc = hca.slot };
+	uint64_t word = 0; /* little endian: its first bytes are those of a shorter one */
+	const struct span here = { .addr = (uintptr_t)&word, .len = a->size, .proc = hca.slot };
 	int e;
 
 	shm_lock(hca.shm, l);
 	e = mem_copy(&here, 1, target, 1);
 	*old = word;
-	if (!e && (!swap || word == compare)) {
-		word = swap ? operand : word + operand;
-		e = mem_copy(target, 1, &here, 1);
+	if (!e) {
+		word = updated(a, word);
+		if (word != *old)
+			e = mem_copy(target, 1, &here, 1);
 	}
 	shm_unlock(l);
 	return e;
 }
 
-int mem_compare_swap(const struct span *target, uint64_t compare, uint64_t swap, uint64_t *old)
+enum mem_kind mem_kind_of(const void *addr, uint32_t *device)
 {
-	return update_word(target, old, true, compare, swap);
-}
-
-int mem_fetch_add(const struct span *target, uint64_t add, uint64_t *old)
-{
-	return update_word(target, old, false, 0, add);
+	(void)addr;
+	*device = 0;
+	return MEM_HOST;
 }

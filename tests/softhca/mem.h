@@ -5,6 +5,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum mem_kind { MEM_HOST };
@@ -18,7 +19,20 @@ struct span {
 	uint32_t device;
 };
 
+/*
+ * What an atomic does to a word of `size` bytes. add: operand is added, and no carry passes a bit that is set in operand_mask. Else: where
+ * the bits of compare_mask are those of compare, the bits of operand_mask become those of operand.
+ */
+struct mem_atomic {
+	bool add, big_endian_result;
+	uint8_t size;
+	uint64_t operand, operand_mask, compare, compare_mask;
+};
+
 #pragma GCC visibility push(hidden)
+
+/* Which kind of memory of this process it is, and of which device. */
+enum mem_kind mem_kind_of(const void *addr, uint32_t *device);
 
 /*
  * Checks a key of process `proc` and domain `pdn` for `len` bytes at `addr`
@@ -34,9 +48,8 @@ int mem_resolve(uint32_t proc, uint32_t pdn, uint32_t key, uint64_t addr, uint32
  */
 int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc);
 
-/* Atomic among all RDMA atomics on that process's memory; `target` is 8
- * aligned bytes. Returns as mem_copy; `*old` gets the former value. */
-int mem_compare_swap(const struct span *target, uint64_t compare, uint64_t swap, uint64_t *old);
-int mem_fetch_add(const struct span *target, uint64_t add, uint64_t *old);
+/* Atomic among all RDMA atomics on that process's memory; `target` is aligned.
+ * Returns as mem_copy; `*old` gets the former value. */
+int mem_update(const struct span *target, const struct mem_atomic *a, uint64_t *old);
 
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
 /* The process: registration, fork, exit. */
-#include "hca.h"
+#include "devx.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -42,6 +42,7 @@ static void in_child(void)
 	pthread_mutex_init(&hca.cqs_mu, NULL);
 	pthread_mutex_init(&init_mu, NULL);
 	stats_reset();
+	doorbell_forked();
 }
 
 int hca_init(void)

@@ -162,14 +162,14 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 
 /* The attributes that a transition must bring, as the kernel checks them;
  * -1 for transitions that do not exist. */
-static int required(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to)
+static int required(uint32_t type, enum ibv_qp_state from, enum ibv_qp_state to)
 {
 	const bool rc = type == IBV_QPT_RC;
 
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return 0;
 	if (from == IBV_QPS_RESET && to == IBV_QPS_INIT)
-		return IBV_QP_PKEY_INDEX | IBV_QP_PORT | (rc ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY);
+		return IBV_QP_PKEY_INDEX | IBV_QP_PORT | (rc || type == HCA_QPT_DCT ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY);
 	if (from == IBV_QPS_INIT && to == IBV_QPS_INIT)
 		return 0;
 	if (from == IBV_QPS_INIT && to == IBV_QPS_RTR)
@@ -234,9 +234,46 @@ static void reset(struct hca_qp *q)
 	q->executed = q->posted;
 	atomic_store(&q->retired, q->posted);
 	q->waiting_since_ns = 0;
-	cq_forget_qp(to_cq(q->qp.send_cq), q->qp.qp_num);
-	if (q->qp.recv_cq != q->qp.send_cq)
+	if (q->qp.send_cq)
+		cq_forget_qp(to_cq(q->qp.send_cq), q->qp.qp_num);
+	if (q->qp.recv_cq && q->qp.recv_cq != q->qp.send_cq)
 		cq_forget_qp(to_cq(q->qp.recv_cq), q->qp.qp_num);
+}
+
+/* q->mu held. */
+static void change_state(struct hca_qp *q, int to, const struct ibv_qp_attr *a, int mask)
+{
+	const int from = atomic_load(&q->sh->state);
+
+	rx_lock(q->sh);
+	remember(q, a, mask);
+	if (to != IBV_QPS_ERR && to != IBV_QPS_RESET)
+		atomic_store(&q->sh->state, to);
+	shm_unlock(&q->sh->rx);
+	if (to == IBV_QPS_ERR)
+		exec_enter_error(q);
+	else if (to == IBV_QPS_RESET)
+		reset(q);
+	else
+		exec_queue(q, false);
+	q->qp.state = to;
+	hca_log("modify_qp %#x from %d to %d dest %#x", q->qp.qp_num, from, to, q->sh->dest_qpn);
+}
+
+static void after_change(struct hca_qp *q, int to)
+{
+	/* the peer may have requests that waited for this; our engine has to
+	 * look after the peer from now on */
+	if (to == IBV_QPS_RTR || to == IBV_QPS_RTS) {
+		const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
+
+		if (t && t->life == SHM_LIVE) {
+			q->stats->peer_qpn = t->qpn;
+			q->stats->peer_pid = hca.shm->proc[t->proc].pid;
+			shm_wake(hca.shm, t->proc);
+		}
+		shm_wake(hca.shm, hca.slot);
+	}
 }
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
@@ -250,39 +287,16 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 	pthread_mutex_lock(&q->mu);
 	from = atomic_load(&q->sh->state);
 	to = mask & IBV_QP_STATE ? a->qp_state : from;
-	need = to == from && !(mask & IBV_QP_STATE) ? 0 : required(qp->qp_type, from, to);
+	need = to == from && !(mask & IBV_QP_STATE) ? 0 : required(q->sh->type, from, to);
 	if (need < 0 || (mask & need) != need || ((mask & IBV_QP_PORT) && a->port_num != 1) ||
 	    ((mask & IBV_QP_CUR_STATE) && a->cur_qp_state != from)) {
 		pthread_mutex_unlock(&q->mu);
 		hca_log("modify_qp %#x from %d to %d mask %#x refused (needs %#x)", qp->qp_num, from, to, mask, need);
 		return EINVAL;
 	}
-	rx_lock(q->sh);
-	remember(q, a, mask);
-	if (to != IBV_QPS_ERR && to != IBV_QPS_RESET)
-		atomic_store(&q->sh->state, to);
-	shm_unlock(&q->sh->rx);
-	if (to == IBV_QPS_ERR)
-		exec_enter_error(q);
-	else if (to == IBV_QPS_RESET)
-		reset(q);
-	else
-		exec_queue(q, false);
-	qp->state = to;
+	change_state(q, to, a, mask);
 	pthread_mutex_unlock(&q->mu);
-	hca_log("modify_qp %#x from %d to %d dest %#x", qp->qp_num, from, to, q->sh->dest_qpn);
-	/* the peer may have requests that waited for this; our engine has to
-	 * look after the peer from now on */
-	if (to == IBV_QPS_RTR || to == IBV_QPS_RTS) {
-		const struct shm_qp *t = shm_find_qp(hca.shm, q->sh->dest_qpn);
-
-		if (t && t->life == SHM_LIVE) {
-			q->stats->peer_qpn = t->qpn;
-			q->stats->peer_pid = hca.shm->proc[t->proc].pid;
-			shm_wake(hca.shm, t->proc);
-		}
-		shm_wake(hca.shm, hca.slot);
-	}
+	after_change(q, to);
 	return 0;
 }
 
@@ -365,4 +379,62 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 	(void)op;
 	(void)flags;
 	return 0;
+}
+
+struct hca_qp *qp_bare(struct ibv_context *c, uint32_t type, uint32_t pdn, uint32_t scq, uint32_t rcq)
+{
+	struct hca_qp *q = calloc(1, sizeof *q);
+	struct shm_qp *s;
+	int i;
+
+	if (!q)
+		return NULL;
+	shm_lock(hca.shm, &hca.shm->tables);
+	i = shm_take_qp(hca.shm, hca.slot);
+	shm_unlock(&hca.shm->tables);
+	if (i < 0 || !(q->stats = stats_queue_pair(hca.shm->qp[i].qpn, type))) {
+		if (i >= 0)
+			atomic_store(&hca.shm->qp[i].life, SHM_FREE);
+		free(q);
+		errno = ENOMEM;
+		return NULL;
+	}
+	s = q->sh = &hca.shm->qp[i];
+	s->type = type;
+	s->pdn = pdn;
+	s->scq = scq;
+	s->rcq = rcq;
+	q->index = i;
+	q->epoch = hca.epoch;
+	q->attr.rnr_retry = 7;
+	pthread_mutex_init(&q->mu, NULL);
+	q->qp.context = c;
+	q->qp.handle = i;
+	q->qp.qp_num = s->qpn;
+	q->qp.qp_type = type == IBV_QPT_RC ? IBV_QPT_RC : IBV_QPT_DRIVER;
+	pthread_mutex_lock(&hca.qps_mu);
+	hca.qps[i] = q;
+	pthread_mutex_unlock(&hca.qps_mu);
+	return q;
+}
+
+void qp_bare_state(struct hca_qp *q, int to, uint32_t dest_qpn)
+{
+	struct ibv_qp_attr a = { .qp_state = to, .dest_qp_num = dest_qpn };
+
+	pthread_mutex_lock(&q->mu);
+	change_state(q, to, &a, dest_qpn ? IBV_QP_DEST_QPN : 0);
+	pthread_mutex_unlock(&q->mu);
+	after_change(q, to);
+}
+
+void qp_bare_free(struct hca_qp *q)
+{
+	unlist(q);
+	pthread_mutex_lock(&q->mu);
+	rx_lock(q->sh);
+	atomic_store(&q->sh->life, SHM_FREE);
+	shm_unlock(&q->sh->rx);
+	pthread_mutex_unlock(&q->mu);
+	free(q);
 }

@@ -41,6 +41,14 @@ void send_submit(struct hca_qp *q, uint32_t n)
 	exec_queue(q, false);
 }
 
+void set_atomic(struct wqe *w, uint64_t compare_add, uint64_t swap)
+{
+	if (w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		w->atomic = (struct mem_atomic){ .add = true, .size = 8, .operand = compare_add };
+	else
+		w->atomic = (struct mem_atomic){ .size = 8, .operand = swap, .operand_mask = UINT64_MAX, .compare = compare_add, .compare_mask = UINT64_MAX };
+}
+
 static int fill(struct hca_qp *q, struct wqe *w, const struct ibv_send_wr *wr)
 {
 	const bool ud = q->qp.qp_type == IBV_QPT_UD;
@@ -69,8 +77,7 @@ static int fill(struct hca_qp *q, struct wqe *w, const struct ibv_send_wr *wr)
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		w->remote_addr = wr->wr.atomic.remote_addr;
 		w->rkey = wr->wr.atomic.rkey;
-		w->compare_add = wr->wr.atomic.compare_add;
-		w->swap = wr->wr.atomic.swap;
+		set_atomic(w, wr->wr.atomic.compare_add, wr->wr.atomic.swap);
 		break;
 	default:
 		return EOPNOTSUPP;

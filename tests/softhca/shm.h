@@ -66,6 +66,7 @@ struct shm_qp {
 	uint32_t min_rnr_timer;
 	uint32_t receiving; /* a receive was taken and is not yet completed */
 	uint64_t receiving_wr_id;
+	uint64_t dc_key;
 } __attribute__((aligned(64)));
 
 struct shm_cqe {

@@ -17,6 +17,11 @@ static const char *const opcode_names[STATS_OPCODES] = {
 	[IBV_WR_RDMA_READ] = "read",
 	[IBV_WR_ATOMIC_CMP_AND_SWP] = "compare_swap",
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = "fetch_add",
+	[HCA_WR_MASKED_CAS] = "masked_compare_swap",
+	[HCA_WR_MASKED_FA] = "masked_fetch_add",
+	[HCA_WR_NOP] = "nop",
+	[HCA_WR_WAIT] = "wait",
+	[HCA_WR_UNKNOWN] = "unknown",
 };
 
 static struct {
@@ -113,6 +118,20 @@ static void print_operations(FILE *f, const char *name, const uint64_t *v)
 	fputc('}', f);
 }
 
+static const char *type_name(uint32_t type)
+{
+	switch (type) {
+	case IBV_QPT_UD:
+		return "UD";
+	case HCA_QPT_DCI:
+		return "DCI";
+	case HCA_QPT_DCT:
+		return "DCT";
+	default:
+		return "RC";
+	}
+}
+
 static void print_queue_pairs(FILE *f)
 {
 	const char *comma = "";
@@ -120,7 +139,7 @@ static void print_queue_pairs(FILE *f)
 	fputs(",\"queue_pairs\":[", f);
 	for (const struct qp_stats *s = count.queue_pairs; s; s = s->next) {
 		fprintf(f, "%s{\"qpn\":%u,\"type\":\"%s\",\"peer_qpn\":%u,\"peer_pid\":%d", comma, s->qpn,
-			s->type == IBV_QPT_UD ? "UD" : "RC", s->peer_qpn, s->peer_pid);
+			type_name(s->type), s->peer_qpn, s->peer_pid);
 		for (int i = 0; i < STATS_OPCODES; i++)
 			if (s->requests[i])
 				fprintf(f, ",\"%s\":[%lu,%lu]", opcode_names[i], (unsigned long)s->requests[i], (unsigned long)s->bytes[i]);

@@ -4,12 +4,12 @@
  */
 #pragma once
 
-#include "shm.h"
+#include "hca.h"
 
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
-enum { STATS_OPCODES = IBV_WR_ATOMIC_FETCH_AND_ADD + 1 };
+enum { STATS_OPCODES = HCA_WR_END };
 
 /* Of one queue pair; kept to the end of the process. */
 struct qp_stats {

@@ -198,15 +198,27 @@ mpi() {
 	done
 }
 
-verbs() {
+# own PROGRAM N: one of our clients, whose cases are at least so many
+own() {
 	local all
-	wanted verbs_check || return 0
-	timeout -k 5 300 "$build/verbs_check" >"$work/client" 2>&1
-	grep -E '^(ok|FAIL) ' "$work/client" | sed 's/ / verbs_check_/'
+	wanted "$1" || return 0
+	timeout -k 5 300 "$build/$1" >"$work/client" 2>&1
+	grep -E '^(ok|FAIL) ' "$work/client" | sed "s/ / $1_/"
 	all=$(grep -c '^ok ' "$work/client")
-	if grep -q '^FAIL' "$work/client" || [ "$all" -lt 20 ]; then
-		result verbs_check 1 "$work/client"
+	if grep -q '^FAIL' "$work/client" || [ "$all" -lt "$2" ]; then
+		result "$1" 1 "$work/client"
 	fi
+}
+
+# What the queues' own counters say of a run of one client with its own queues.
+counted_by_device() {
+	local name=devx_counted
+	wanted $name || return 0
+	rm -f "$work/stats"
+	SOFTHCA_DEVX=1 SOFTHCA_STATS=$work/stats timeout -k 5 60 "$build/devx_check" batches waits >"$work/client" 2>&1
+	# 2,000 rounds of 200 inline writes of 4 bytes; 2,000 of a wait, an addition and a write of 8 bytes
+	eq "$(requests write)" 402000 && eq "$(bytes write)" 1616000 && eq "$(requests wait)" 2000 && eq "$(requests fetch_add)" 2000
+	result $name $? "$work/client" "$work/stats"
 }
 
 killed_client() {
@@ -263,7 +275,9 @@ symbols() {
 symbols
 dlopened
 devices
-verbs
+own verbs_check 20
+SOFTHCA_DEVX=1 own devx_check 12
+counted_by_device
 pingpongs
 perftests
 killed_client

@@ -108,8 +108,7 @@ static void wr_atomic_cmp_swp(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr,
 	struct wqe *w = remote(x, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr);
 
 	if (w) {
-		w->compare_add = compare;
-		w->swap = swap;
+		set_atomic(w, compare, swap);
 	}
 }
 
@@ -118,7 +117,7 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *x, uint32_t rkey, uint64_t add
 	struct wqe *w = remote(x, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr);
 
 	if (w)
-		w->compare_add = value;
+		set_atomic(w, value, 0);
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *x, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)

@@ -1,6 +1,6 @@
 /*
- * verbs_check: what verbs promise, checked between processes.
- * usage: verbs_check [NAME...]; prints `ok NAME` or `FAIL NAME`, exit 1 on FAIL.
+ * What the checking programs share.
+ * usage: PROGRAM [NAME...]; prints `ok NAME` or `FAIL NAME`, exit 1 on FAIL.
  */
 #include "check.h"
 
@@ -224,7 +224,7 @@ static bool run(const struct test *t)
 
 		waitpid(pid[i], &status, 0);
 		if (t->dies == i + 1 ? !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) : status != 0) {
-			fprintf(stderr, "verbs_check: %s: rank %d ended with status %#x\n", t->name, i, (unsigned)status);
+			fprintf(stderr, "%s: %s: rank %d ended with status %#x\n", program_invocation_short_name, t->name, i, (unsigned)status);
 			good = false;
 			for (int k = i + 1; k < ranks; k++)
 				kill(pid[k], SIGKILL);
@@ -236,12 +236,11 @@ static bool run(const struct test *t)
 
 int main(int argc, char **argv)
 {
-	const struct test *const groups[] = { data_tests, error_tests, process_tests };
 	int failed = 0, found = 0;
 
 	board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	for (unsigned g = 0; g < 3; g++)
-		for (const struct test *t = groups[g]; t->name; t++) {
+	for (const struct test *const *g = test_groups; *g; g++)
+		for (const struct test *t = *g; t->name; t++) {
 			bool wanted = argc == 1;
 
 			for (int i = 1; i < argc; i++)
@@ -252,6 +251,6 @@ int main(int argc, char **argv)
 			failed += !run(t);
 		}
 	if (!found)
-		fprintf(stderr, "verbs_check: no such test\n");
+		fprintf(stderr, "%s: no such test\n", program_invocation_short_name);
 	return failed || !found;
 }

@@ -1,6 +1,7 @@
 /* Shared by the parts of verbs_check: processes, meeting points, connections. */
 #pragma once
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,13 +35,14 @@ struct test {
 	int dies; /* 1 + the rank that is to be killed, 0: none */
 };
 
-extern const struct test data_tests[], error_tests[], process_tests[];
+/* Of the program: tables that end with an unnamed test, and a NULL. */
+extern const struct test *const test_groups[];
 
 /* Ends the rank with a message when `cond` does not hold. */
 #define CHECK(cond, ...)                                                                              \
 	do {                                                                                          \
 		if (!(cond)) {                                                                        \
-			fprintf(stderr, "verbs_check: rank %d %s:%d: %s: ", rank, __FILE__, __LINE__, #cond); \
+			fprintf(stderr, "%s: rank %d %s:%d: %s: ", program_invocation_short_name, rank, __FILE__, __LINE__, #cond); \
 			fprintf(stderr, __VA_ARGS__);                                                 \
 			fputc('\n', stderr);                                                          \
 			_Exit(1);                                                                     \

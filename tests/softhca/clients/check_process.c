@@ -392,3 +392,7 @@ const struct test process_tests[] = {
 	{ "last_wqe_event", 1, last_wqe_event, 0 },
 	{ NULL, 0, NULL, 0 },
 };
+
+extern const struct test data_tests[], error_tests[];
+
+const struct test *const test_groups[] = { data_tests, error_tests, process_tests, NULL };

@@ -1,0 +1,357 @@
+/* DEVX: objects made by commands of the firmware. Those that device-initiated communication needs, the rest is refused. */
+#include "devx.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUERY_HCA_CAP = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, RST2INIT_QP = 0x502, INIT2RTR_QP = 0x503, RTR2RTS_QP = 0x504, TO_ERR_QP = 0x507, TO_RST_QP = 0x50a };
+enum { BAD_PARAMETER = 3, BAD_RESOURCE = 5 }; /* status of a command */
+enum { IN_CQC = 0x10, IN_QPC = 0x18, CREATE_IN = 0x110 };
+
+struct mlx5dv_devx_obj {
+	struct devx_cq *cq;
+	struct devx_queue *queue;
+	struct ibv_context *context;
+};
+
+struct umem {
+	struct mlx5dv_devx_umem u;
+	struct devx_memory m;
+	struct umem *next;
+};
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct umem *umems;
+static uint32_t last_umem;
+static struct devx_cq *_Atomic cqs[SHM_CQS];
+
+/* Programs that find DEVX go past the verbs calls: only who asks for that gets it. */
+static bool enabled(void)
+{
+	static int on = -1;
+
+	if (on < 0) {
+		const char *e = getenv("SOFTHCA_DEVX");
+
+		on = e && atoi(e) > 0;
+	}
+	return on;
+}
+
+static struct mlx5dv_devx_umem *umem_reg(struct ibv_context *c, void *addr, size_t size)
+{
+	struct umem *m;
+
+	(void)c;
+	if (!addr || !size) { /* a dmabuf alone says nothing of where its memory is */
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	m = calloc(1, sizeof *m);
+	if (!m)
+		return NULL;
+	m->m = (struct devx_memory){ .addr = (uintptr_t)addr, .size = size };
+	m->m.kind = mem_kind_of(addr, &m->m.device);
+	pthread_mutex_lock(&mu);
+	m->u.umem_id = ++last_umem;
+	m->next = umems;
+	umems = m;
+	pthread_mutex_unlock(&mu);
+	hca_log("umem_reg addr %p size %zu kind %u -> %u", addr, size, m->m.kind, m->u.umem_id);
+	return &m->u;
+}
+
+static int umem_dereg(struct mlx5dv_devx_umem *u)
+{
+	struct umem *m = (struct umem *)u;
+
+	pthread_mutex_lock(&mu);
+	for (struct umem **p = &umems; *p; p = &(*p)->next)
+		if (*p == m) {
+			*p = m->next;
+			break;
+		}
+	pthread_mutex_unlock(&mu);
+	free(m);
+	return 0;
+}
+
+/* `size` bytes at an offset of a registered memory; false when they are not in it. */
+static bool memory_at(uint32_t id, uint64_t offset, uint64_t size, struct devx_memory *out)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&mu);
+	for (struct umem *m = umems; m && !found; m = m->next)
+		if (m->u.umem_id == id && offset <= m->m.size && size <= m->m.size - offset) {
+			*out = m->m;
+			out->addr += offset;
+			out->size = size;
+			found = true;
+		}
+	pthread_mutex_unlock(&mu);
+	return found;
+}
+
+static int refuse(void *out, size_t outlen, uint8_t status)
+{
+	if (outlen)
+		*(uint8_t *)out = status;
+	errno = EREMOTEIO;
+	return EREMOTEIO;
+}
+
+static int general_cmd(const void *in, size_t inlen, void *out, size_t outlen)
+{
+	enum { CAPABILITIES = 0x10, GENERAL = 0, ATOMIC = 3, ROCE = 4 };
+	const uint8_t *i = in;
+	uint8_t *cap = (uint8_t *)out + CAPABILITIES;
+
+	memset(out, 0, outlen);
+	if (inlen < 8 || get16(i) != QUERY_HCA_CAP || outlen < CAPABILITIES + 0x80)
+		return refuse(out, outlen, BAD_PARAMETER);
+	switch (get16(i + 6) >> 1) { /* the last bit: current or most */
+	case GENERAL:
+		cap[0x11] = 15;                     /* log_max_qp_sz */
+		put16(cap + 0x2e, hca.ethernet ? 2 : 1); /* gid_table_size */
+		cap[0x36] |= hca.ethernet;          /* port_type */
+		cap[0x3f] |= 1;                     /* cqe_version */
+		cap[0x40] |= 0x80;                  /* compact_address_vector */
+		cap[0x47] |= 1;                     /* rc */
+		cap[0x4c] |= 0x80;                  /* bf */
+		cap[0x4d] |= 9;                     /* log_bf_reg_size */
+		put16(cap + 0x52, WQE_MAX);         /* max_wqe_sz_sq */
+		put16(cap + 0x56, 512);             /* max_wqe_sz_rq */
+		return 0;
+	case ATOMIC:
+		put16(cap + 0x12, 0xf);   /* compare-and-swap, fetch-and-add, both masked */
+		put16(cap + 0x16, 0xc);   /* of 4 and 8 bytes, on connected queues */
+		put16(cap + 0x1a, 0xc);   /* and dynamically connected ones */
+		return 0;
+	case ROCE:
+		return 0;
+	default:
+		return refuse(out, outlen, BAD_PARAMETER);
+	}
+}
+
+struct devx_cq *devx_find_cq(uint32_t cqn)
+{
+	return cqn < SHM_CQS ? cqs[cqn] : NULL;
+}
+
+static struct devx_cq *create_cq(const uint8_t *in)
+{
+	const uint8_t *cqc = in + IN_CQC;
+	struct devx_cq *c = calloc(1, sizeof *c);
+	int i = -1;
+
+	if (!c)
+		return NULL;
+	c->log = cqc[0xc] & 0x1f;
+	c->collapsed = cqc[1] & 0x10;
+	if (c->log <= 22 && memory_at(get32(in + 0x58), get64(in + 0x50), c->collapsed ? 64 : 64ull << c->log, &c->ring)) {
+		shm_lock(hca.shm, &hca.shm->tables);
+		i = shm_take_cq(hca.shm, hca.slot);
+		shm_unlock(&hca.shm->tables);
+	}
+	if (i < 0) {
+		free(c);
+		return NULL;
+	}
+	pthread_mutex_init(&c->mu, NULL);
+	c->cqn = i;
+	cqs[i] = c;
+	hca_log("CREATE_CQ of %u%s at %#lx kind %u -> %u", 1u << c->log, c->collapsed ? " collapsed" : "", (unsigned long)c->ring.addr, c->ring.kind, c->cqn);
+	return c;
+}
+
+static struct devx_queue *create_qp(struct ibv_context *context, const uint8_t *in)
+{
+	enum { SERVICE_RC = 0, SERVICE_DCI = 5 };
+	const uint8_t *qpc = in + IN_QPC;
+	const uint32_t type = qpc[1] == SERVICE_RC ? IBV_QPT_RC : HCA_QPT_DCI;
+	struct devx_queue *d = calloc(1, sizeof *d);
+
+	if (!d)
+		return NULL;
+	d->log = (qpc[0xa] >> 3) & 0xf;
+	d->cq = devx_find_cq(get24(qpc + 0x7d));
+	d->uar = uar_find(get24(qpc + 0xd));
+	if ((qpc[1] != SERVICE_RC && qpc[1] != SERVICE_DCI) || (qpc[0xa] & 0x80) || !d->cq || !d->uar ||
+	    !memory_at(get32(in + 0x108), get64(in + 0x100), (uint64_t)WQE_BLOCK << d->log, &d->ring) ||
+	    !memory_at(get32(qpc + 0xe4), get64(qpc + 0xa0), 8, &d->record) || devx_queue_init(d))
+		goto no;
+	d->q = qp_bare(context, type, get24(qpc + 5), d->cq->cqn, get24(qpc + 0x9d));
+	if (!d->q)
+		goto no;
+	d->q->devx = d;
+	d->q->depth = 1u << d->log;
+	uar_attach(d->uar, d);
+	hca_log("CREATE_QP %s of %u blocks at %#lx kind %u, cq %u, page %u -> %#x", type == IBV_QPT_RC ? "RC" : "DCI", 1u << d->log,
+		(unsigned long)d->ring.addr, d->ring.kind, d->cq->cqn, get24(qpc + 0xd), d->q->qp.qp_num);
+	return d;
+no:
+	hca_log("CREATE_QP refused: service %u, cq %u, page %u, memories %u %u", qpc[1], get24(qpc + 0x7d), get24(qpc + 0xd), get32(in + 0x108), get32(qpc + 0xe4));
+	free(d->copy);
+	free(d->current);
+	free(d);
+	return NULL;
+}
+
+static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
+{
+	struct mlx5dv_devx_obj *o = calloc(1, sizeof *o);
+	const uint16_t op = inlen >= CREATE_IN ? get16(in) : 0;
+
+	if (!o)
+		return NULL;
+	memset(out, 0, outlen);
+	o->context = context;
+	if (outlen >= 16 && op == CREATE_CQ && (o->cq = create_cq(in)))
+		put24((uint8_t *)out + 9, o->cq->cqn);
+	else if (outlen >= 16 && op == CREATE_QP && (o->queue = create_qp(context, in)))
+		put24((uint8_t *)out + 9, o->queue->q->qp.qp_num);
+	if (o->cq || o->queue)
+		return o;
+	hca_log("obj_create: command %#x of %zu bytes refused", op, inlen);
+	refuse(out, outlen, op == CREATE_CQ || op == CREATE_QP ? BAD_RESOURCE : BAD_PARAMETER);
+	free(o);
+	return NULL;
+}
+
+static void set_access(struct shm_qp *s, uint8_t flags)
+{
+	s->access |= (flags & 0x80 ? IBV_ACCESS_REMOTE_READ : 0) | (flags & 0x40 ? IBV_ACCESS_REMOTE_WRITE : 0) | (flags & 0x20 ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+}
+
+static int obj_modify(struct mlx5dv_devx_obj *o, const void *in, size_t inlen, void *out, size_t outlen)
+{
+	const uint8_t *qpc = (const uint8_t *)in + IN_QPC;
+	const uint16_t op = inlen >= 16 ? get16(in) : 0;
+	struct hca_qp *q = o->queue ? o->queue->q : NULL;
+	int to;
+
+	memset(out, 0, outlen);
+	if (!q || (op >= RST2INIT_QP && op <= RTR2RTS_QP && inlen < CREATE_IN))
+		return refuse(out, outlen, BAD_PARAMETER);
+	switch (op) {
+	case RST2INIT_QP:
+		to = IBV_QPS_INIT;
+		break;
+	case INIT2RTR_QP:
+		to = IBV_QPS_RTR;
+		break;
+	case RTR2RTS_QP:
+		to = IBV_QPS_RTS;
+		break;
+	case TO_ERR_QP:
+		to = IBV_QPS_ERR;
+		break;
+	case TO_RST_QP:
+		to = IBV_QPS_RESET;
+		break;
+	default:
+		hca_log("obj_modify: command %#x refused", op);
+		return refuse(out, outlen, BAD_PARAMETER);
+	}
+	if (op == RST2INIT_QP || op == INIT2RTR_QP)
+		set_access(q->sh, qpc[0x92]);
+	qp_bare_state(q, to, op == INIT2RTR_QP ? get24(qpc + 0x15) : 0);
+	return 0;
+}
+
+static int obj_destroy(struct mlx5dv_devx_obj *o)
+{
+	if (o->queue) {
+		uar_detach(o->queue);
+		qp_bare_free(o->queue->q);
+		free(o->queue->copy);
+		free(o->queue->current);
+		free(o->queue);
+	}
+	if (o->cq) {
+		cqs[o->cq->cqn] = NULL;
+		atomic_store(&hca.shm->cq[o->cq->cqn].life, SHM_FREE);
+		free(o->cq);
+	}
+	free(o);
+	return 0;
+}
+
+/* The target of dynamically connected queues: a verbs object, which ibv_modify_qp and ibv_destroy_qp take. */
+static struct ibv_qp *create_dct(struct ibv_context *context, struct ibv_qp_init_attr_ex *a, uint64_t key)
+{
+	struct hca_qp *q;
+
+	if (!a->pd || !a->srq || !a->recv_cq) {
+		errno = EINVAL;
+		return NULL;
+	}
+	q = qp_bare(context, HCA_QPT_DCT, to_pd(a->pd)->pdn, to_cq(a->recv_cq)->index, to_cq(a->recv_cq)->index);
+	if (!q)
+		return NULL;
+	q->sh->rq = to_srq(a->srq)->index;
+	q->sh->has_srq = 1;
+	q->sh->dc_key = key;
+	q->qp.pd = a->pd;
+	q->qp.send_cq = q->qp.recv_cq = a->recv_cq;
+	q->qp.srq = a->srq;
+	hca_log("create DCT -> %#x", q->qp.qp_num);
+	return &q->qp;
+}
+
+/* The address vector of a handle, as requests carry it. */
+static struct mlx5_wqe_av *address_vector(struct hca_ah *h)
+{
+	h->av = (struct mlx5_wqe_av){
+		.stat_rate_sl = h->attr.sl,
+		.fl_mlid = h->attr.src_path_bits,
+		.rlid = htobe16(h->attr.dlid),
+	};
+	if (h->attr.is_global) {
+		h->av.tclass = h->attr.grh.traffic_class;
+		h->av.hop_limit = h->attr.grh.hop_limit;
+		h->av.grh_gid_fl = htobe32(1u << 30 | (uint32_t)h->attr.grh.sgid_index << 20 | (h->attr.grh.flow_label & 0xfffff));
+		memcpy(h->av.rgid, h->attr.grh.dgid.raw, sizeof h->av.rgid);
+	}
+	return &h->av;
+}
+
+static int init_obj(struct mlx5dv_obj *o, uint64_t type)
+{
+	if (type & ~(uint64_t)(MLX5DV_OBJ_PD | MLX5DV_OBJ_CQ | MLX5DV_OBJ_SRQ | MLX5DV_OBJ_AH))
+		return EOPNOTSUPP; /* rings of verbs objects have no mlx5 layout here */
+	if (type & MLX5DV_OBJ_PD)
+		*o->pd.out = (struct mlx5dv_pd){ .pdn = to_pd(o->pd.in)->pdn };
+	if (type & MLX5DV_OBJ_CQ)
+		*o->cq.out = (struct mlx5dv_cq){ .cqn = to_cq(o->cq.in)->index };
+	if (type & MLX5DV_OBJ_SRQ) {
+		const uint64_t asked = o->srq.out->comp_mask;
+
+		*o->srq.out = (struct mlx5dv_srq){ .comp_mask = asked & MLX5DV_SRQ_MASK_SRQN, .srqn = to_srq(o->srq.in)->index };
+	}
+	if (type & MLX5DV_OBJ_AH)
+		*o->ah.out = (struct mlx5dv_ah){ .av = address_vector((struct hca_ah *)o->ah.in) };
+	return 0;
+}
+
+const struct softhca_devx *softhca_devx(void)
+{
+	static const struct softhca_devx table = {
+		.enabled = enabled,
+		.alloc_uar = uar_alloc,
+		.free_uar = uar_free,
+		.umem_reg = umem_reg,
+		.umem_dereg = umem_dereg,
+		.general_cmd = general_cmd,
+		.obj_create = obj_create,
+		.obj_modify = obj_modify,
+		.obj_destroy = obj_destroy,
+		.create_dct = create_dct,
+		.init_obj = init_obj,
+	};
+
+	return &table;
+}
