@@ -1,5 +1,6 @@
 /* DEVX: objects made by commands of the firmware. Those that device-initiated communication needs, the rest is refused. */
 #include "devx.h"
+#include "gpu.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -53,6 +54,11 @@ static struct mlx5dv_devx_umem *umem_reg(struct ibv_context *c, void *addr, size
 		return NULL;
 	m->m = (struct devx_memory){ .addr = (uintptr_t)addr, .size = size };
 	m->m.kind = mem_kind_of(addr, &m->m.device);
+	if (m->m.kind == MEM_GPU && gpu_prepare(m->m.device)) {
+		free(m);
+		errno = ENODEV;
+		return NULL;
+	}
 	pthread_mutex_lock(&mu);
 	m->u.umem_id = ++last_umem;
 	m->next = umems;

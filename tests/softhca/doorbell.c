@@ -3,6 +3,7 @@
  * that processor and GPU write all the same: the control page of a perf event, whose second half is the user's.
  */
 #include "devx.h"
+#include "fault.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -83,6 +84,8 @@ static void ring(struct uar *u, int buffer, uint64_t value)
 	const bool shared = u->queues && u->queues->next;
 
 	u->last[buffer] = value;
+	if (fault(FAULT_LOST_DOORBELL))
+		return;
 	hca_log("doorbell of page %u: queue %#x to %u", u->u.page_id, qpn, to);
 	for (struct devx_queue *d = u->queues; d; d = d->next) {
 		uint8_t record[4] = { 0 };

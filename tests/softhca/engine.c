@@ -70,7 +70,7 @@ static void *run(void *arg)
 
 	(void)arg;
 	while (hca.ready) {
-		const uint32_t seen = atomic_load(&p->wake);
+		const uint32_t seen = atomic_load(&p->engine.wake);
 		bool look = now_ns() - looked >= (uint64_t)watch_ns, watching;
 
 		if (atomic_load(&hca.pending_count))
@@ -80,7 +80,7 @@ static void *run(void *arg)
 		watching = watch_peers(look);
 		if (look)
 			looked = now_ns();
-		shm_sleep(hca.shm, hca.slot, seen, atomic_load(&hca.pending_count) ? retry_ns : watching ? watch_ns : -1);
+		shm_sleep_on(&p->engine, seen, atomic_load(&hca.pending_count) ? retry_ns : watching ? watch_ns : -1);
 	}
 	return NULL;
 }

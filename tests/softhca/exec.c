@@ -4,6 +4,7 @@
  * both sides. The target's process need not run for that.
  */
 #include "devx.h"
+#include "fault.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -243,7 +244,7 @@ static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 	}
 	*status = IBV_WC_SUCCESS;
 	if (takes_receive(w)) {
-		if (!t->rq || !rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
+		if (!t->rq || fault(FAULT_RNR) || !rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
 			q->peer_rnr_timer = t->min_rnr_timer;
 			shm_unlock(&t->rx);
 			return RNR;
@@ -399,6 +400,11 @@ static bool overdue(struct hca_qp *q, uint32_t dest, enum outcome why, enum ibv_
 
 static enum outcome execute(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
+	fault_delay();
+	if (fault(FAULT_ERROR)) {
+		*status = IBV_WC_REM_OP_ERR;
+		return DONE;
+	}
 	if (w->opcode < HCA_WR_NOP)
 		return q->qp.qp_type == IBV_QPT_UD ? exec_ud(q, w, status) : exec_rc(q, w, status);
 	if (w->opcode == HCA_WR_WAIT && !devx_wait_over(w))

@@ -1,4 +1,5 @@
 /* Memory regions: registration, checks, and moving data between processes. */
+#include "gpu.h"
 #include "hca.h"
 
 #include <errno.h>
@@ -26,17 +27,25 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *addr, size_t len,
 {
 	const uintptr_t page = 4095;
 	uintptr_t first = (uintptr_t)addr & ~page;
+	enum mem_kind kind = MEM_HOST;
+	uint32_t device = 0;
 	struct hca_mr *m;
 	struct shm_mr *r;
-	int i;
+	int i, rc;
 
 	if (!pd || !len || (uintptr_t)addr + len < (uintptr_t)addr || (access & IBV_ACCESS_ON_DEMAND) ||
 	    ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
 		errno = EINVAL;
 		return NULL;
 	}
+	kind = mem_kind_of(addr, &device);
+	rc = kind == MEM_GPU ? gpu_prepare(device) : 0;
+	if (rc) {
+		errno = rc;
+		return NULL;
+	}
 	/* does nothing but say whether the range is mapped */
-	if (msync((void *)first, (uintptr_t)addr + len - first, MS_ASYNC)) {
+	if (kind == MEM_HOST && msync((void *)first, (uintptr_t)addr + len - first, MS_ASYNC)) {
 		errno = EFAULT;
 		return NULL;
 	}
@@ -54,8 +63,8 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *addr, size_t len,
 	r = &hca.shm->mr[i];
 	r->pdn = to_pd(pd)->pdn;
 	r->access = access;
-	r->kind = MEM_HOST;
-	r->device = 0;
+	r->kind = kind;
+	r->device = device;
 	r->addr = (uintptr_t)addr;
 	r->iova = iova;
 	r->len = len;
@@ -68,7 +77,7 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *addr, size_t len,
 	m->mr.lkey = m->mr.rkey = (uint32_t)i << 8 | r->tag;
 	atomic_store(&r->key, m->mr.lkey);
 	atomic_fetch_add(&to_pd(pd)->users, 1);
-	hca_log("reg_mr addr %p length %zu iova %#lx access %#x -> key %#x", addr, len, (unsigned long)iova, access, m->mr.lkey);
+	hca_log("reg_mr addr %p length %zu iova %#lx access %#x kind %d -> key %#x", addr, len, (unsigned long)iova, access, kind, m->mr.lkey);
 	return &m->mr;
 }
 
@@ -85,6 +94,26 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uint64
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
 {
 	return register_region(pd, addr, len, iova, access);
+}
+
+/*
+ * A dmabuf does not say where its memory is. Programs give it the address that it has for the GPU as the one for remote use; where they do not,
+ * they register by address when this fails. Without a descriptor it is asked whether dmabufs are known at all.
+ */
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t len, uint64_t iova, int fd, int access)
+{
+	uint32_t device;
+
+	(void)offset;
+	if (fd < 0 && gpu_driver()) {
+		errno = EBADF;
+		return NULL;
+	}
+	if (fd < 0 || mem_kind_of((void *)(uintptr_t)iova, &device) != MEM_GPU) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return register_region(pd, (void *)(uintptr_t)iova, len, iova, access);
 }
 
 static bool region_is_mine(const struct hca_mr *m)
@@ -241,6 +270,12 @@ int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc)
 {
 	if (!ndst || !nsrc)
 		return 0;
+	for (int i = 0; i < ndst; i++)
+		if (dst[i].kind == MEM_GPU)
+			return gpu_move(dst, ndst, src, nsrc);
+	for (int i = 0; i < nsrc; i++)
+		if (src[i].kind == MEM_GPU)
+			return gpu_move(dst, ndst, src, nsrc);
 	if (dst[0].proc == hca.slot && src[0].proc == hca.slot)
 		return copy_here(dst, ndst, src, nsrc);
 	return copy_between(dst, ndst, src, nsrc);
@@ -252,7 +287,7 @@ static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t ends)
 	return ((a & ~ends) + (b & ~ends)) ^ ((a ^ b) & ends);
 }
 
-static uint64_t updated(const struct mem_atomic *a, uint64_t word)
+uint64_t mem_updated(const struct mem_atomic *a, uint64_t word)
 {
 	if (a->add)
 		return add_fields(word, a->operand, a->operand_mask);
@@ -268,11 +303,13 @@ int mem_update(const struct span *target, const struct mem_atomic *a, uint64_t *
 	const struct span here = { .addr = (uintptr_t)&word, .len = a->size, .proc = hca.slot };
 	int e;
 
+	if (target->kind == MEM_GPU)
+		return gpu_update(target, a, old);
 	shm_lock(hca.shm, l);
 	e = mem_copy(&here, 1, target, 1);
 	*old = word;
 	if (!e) {
-		word = updated(a, word);
+		word = mem_updated(a, word);
 		if (word != *old)
 			e = mem_copy(target, 1, &here, 1);
 	}
@@ -282,7 +319,6 @@ int mem_update(const struct span *target, const struct mem_atomic *a, uint64_t *
 
 enum mem_kind mem_kind_of(const void *addr, uint32_t *device)
 {
-	(void)addr;
 	*device = 0;
-	return MEM_HOST;
+	return gpu_memory(addr, device) ? MEM_GPU : MEM_HOST;
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum mem_kind { MEM_HOST };
+enum mem_kind { MEM_HOST, MEM_GPU };
 
 /* A piece of memory of one process, with the address valid there. */
 struct span {
@@ -47,6 +47,9 @@ int mem_resolve(uint32_t proc, uint32_t pdn, uint32_t key, uint64_t addr, uint32
  * other process is gone, EFAULT when memory is not there.
  */
 int mem_copy(const struct span *dst, int ndst, const struct span *src, int nsrc);
+
+/* What becomes of a word. */
+uint64_t mem_updated(const struct mem_atomic *a, uint64_t word);
 
 /* Atomic among all RDMA atomics on that process's memory; `target` is aligned.
  * Returns as mem_copy; `*old` gets the former value. */

@@ -1,5 +1,6 @@
 /* The process: registration, fork, exit. */
 #include "devx.h"
+#include "gpu.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -43,6 +44,8 @@ static void in_child(void)
 	pthread_mutex_init(&init_mu, NULL);
 	stats_reset();
 	doorbell_forked();
+	gpu_forked();
+	copier_forked();
 }
 
 int hca_init(void)

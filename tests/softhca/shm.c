@@ -17,7 +17,8 @@
 /* Changes with every change of the layout. */
 #define MAGIC 0x0200616368736f66ull
 #define HEADER ((sizeof(struct shm) + SHM_PAGE - 1) & ~(size_t)(SHM_PAGE - 1))
-#define TOTAL (HEADER + (size_t)SHM_PAGES * SHM_PAGE)
+#define RINGS (HEADER + (size_t)SHM_PAGES * SHM_PAGE)
+#define TOTAL (RINGS + (size_t)SHM_JOB_BYTES_ALL)
 
 /*
  * Byte-range locks on the file itself: byte 0 serialises set-up and exit, byte
@@ -175,7 +176,10 @@ static bool take_slot(struct shm *s)
 			if (left)
 				release_slot(s, i, SHM_DEAD);
 			atomic_store(&p->pid, getpid());
-			atomic_store(&p->sleeping, 0);
+			atomic_store(&p->engine.sleeping, 0);
+			atomic_store(&p->jobs.sleeping, 0);
+			for (unsigned k = 0; k < SHM_JOBS; k++)
+				atomic_store(&p->job[k].state, SHM_JOB_FREE);
 			atomic_store(&p->atomics.owner, 0);
 			atomic_store(&p->live, 1);
 			return true;
@@ -270,23 +274,30 @@ void shm_unlock(struct shm_lock *l)
 	atomic_store_explicit(&l->owner, 0, memory_order_release);
 }
 
-void shm_wake(struct shm *s, unsigned slot)
+void shm_wake_on(struct shm_bell *b)
 {
-	struct shm_proc *p = &s->proc[slot];
-
-	atomic_fetch_add(&p->wake, 1);
-	if (atomic_load(&p->sleeping))
-		syscall(SYS_futex, &p->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+	atomic_fetch_add(&b->wake, 1);
+	if (atomic_load(&b->sleeping))
+		syscall(SYS_futex, &b->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void shm_sleep(struct shm *s, unsigned slot, uint32_t seen, int64_t timeout_ns)
+void shm_wake(struct shm *s, unsigned slot)
 {
-	struct shm_proc *p = &s->proc[slot];
+	shm_wake_on(&s->proc[slot].engine);
+}
+
+void shm_sleep_on(struct shm_bell *b, uint32_t seen, int64_t timeout_ns)
+{
 	struct timespec t = { .tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000 };
 
-	atomic_store(&p->sleeping, 1);
-	syscall(SYS_futex, &p->wake, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &t, NULL, 0);
-	atomic_store(&p->sleeping, 0);
+	atomic_store(&b->sleeping, 1);
+	syscall(SYS_futex, &b->wake, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &t, NULL, 0);
+	atomic_store(&b->sleeping, 0);
+}
+
+void *shm_job_data(struct shm *s, unsigned slot, unsigned job)
+{
+	return (char *)s + RINGS + ((size_t)slot * SHM_JOBS + job) * SHM_JOB_BYTES;
 }
 
 void *shm_page(struct shm *s, uint32_t page)

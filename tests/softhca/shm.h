@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include "mem.h"
+
 #include <infiniband/verbs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -23,6 +25,9 @@ enum {
 	SHM_MRS = 65536,
 	SHM_PAGE = 4096,
 	SHM_PAGES = 1 << 19, /* 2 GiB of rings, allocated page by page */
+	SHM_JOBS = 4,        /* of a process at a time, each with so many bytes of data */
+	SHM_JOB_BYTES = 1 << 18,
+	SHM_JOB_BYTES_ALL = SHM_PROCS * SHM_JOBS * SHM_JOB_BYTES,
 };
 
 /*
@@ -34,11 +39,30 @@ struct shm_lock {
 	_Atomic uint32_t owner;
 };
 
+/* What a thread sleeps on. */
+struct shm_bell {
+	_Atomic uint32_t wake; /* futex word */
+	_Atomic uint32_t sleeping;
+};
+
+/* Work on the memory of a process's GPU, for that process to do. */
+struct shm_job {
+	_Atomic uint32_t state;
+	uint32_t by; /* slot */
+	uint32_t op, device, len;
+	int32_t error;
+	uint64_t addr, old;
+	struct mem_atomic atomic;
+};
+
+enum { SHM_JOB_FREE, SHM_JOB_TAKEN, SHM_JOB_READY, SHM_JOB_DONE };
+enum { SHM_JOB_WRITE, SHM_JOB_READ, SHM_JOB_UPDATE };
+
 struct shm_proc {
-	_Atomic uint32_t live;     /* 1 from registration to orderly exit */
+	_Atomic uint32_t live; /* 1 from registration to orderly exit */
 	_Atomic int32_t pid;
-	_Atomic uint32_t wake;     /* futex word of the process's engine */
-	_Atomic uint32_t sleeping; /* the engine waits on it */
+	struct shm_bell engine, jobs;
+	struct shm_job job[SHM_JOBS];
 	struct shm_lock atomics;   /* RDMA atomics on memory of this process */
 } __attribute__((aligned(64)));
 
@@ -153,14 +177,18 @@ void shm_unlock(struct shm_lock *l);
 
 /* Wakes the engine of a process. */
 void shm_wake(struct shm *s, unsigned slot);
-/* Sleeps until the engine is woken after `seen` was read, or the timeout. */
-void shm_sleep(struct shm *s, unsigned slot, uint32_t seen, int64_t timeout_ns);
+void shm_wake_on(struct shm_bell *b);
+/* Sleeps until it is rung after `seen` was read of it, or the timeout (-1: none). */
+void shm_sleep_on(struct shm_bell *b, uint32_t seen, int64_t timeout_ns);
 
 /* Rings: pages are committed at once, so that a full file system is an error
  * here (0) and not a bus error later. Called with the tables locked. */
 uint32_t shm_pages_alloc(struct shm *s, unsigned slot, size_t bytes);
 void shm_pages_free(struct shm *s, uint32_t page, size_t bytes);
 void *shm_page(struct shm *s, uint32_t page);
+
+/* The data of a process's job. */
+void *shm_job_data(struct shm *s, unsigned slot, unsigned job);
 
 /* Table entries, taken with the tables locked; -1 when there is none.
  * The entry is zeroed and SHM_LIVE with its proc set. */

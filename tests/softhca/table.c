@@ -1,4 +1,5 @@
 /* Taking entries in the shared tables, and finding them again. */
+#include "fault.h"
 #include "hca.h"
 
 #include <string.h>
@@ -23,6 +24,10 @@
 
 int shm_take_qp(struct shm *s, unsigned slot)
 {
+	const bool again = fault(FAULT_REUSE);
+
+	if (again)
+		s->next_qp = 0;
 	int i = TAKE(qp, next_qp, SHM_QPS, NOT_LIVE);
 
 	if (i < 0)
@@ -33,7 +38,8 @@ int shm_take_qp(struct shm *s, unsigned slot)
 	memset((char *)q + sizeof q->rx, 0, sizeof *q - sizeof q->rx);
 	q->proc = slot;
 	/* 24 bits: 12 of generation (never 0), 12 of index */
-	s->qp_generation[i] = s->qp_generation[i] % 4095 + 1;
+	if (!again || !s->qp_generation[i])
+		s->qp_generation[i] = s->qp_generation[i] % 4095 + 1;
 	q->qpn = s->qp_generation[i] << 12 | (uint32_t)i;
 	atomic_store(&q->life, SHM_LIVE);
 	shm_unlock(&q->rx);

@@ -210,6 +210,17 @@ own() {
 	fi
 }
 
+faults() {
+	local name=devx_check_faults
+	wanted $name || return 0
+	SOFTHCA_DEVX=1 SOFTHCA_FAULT=error_every=5,lost_doorbell_every=3,reuse_numbers=1 timeout -k 5 60 "$build/devx_check" faults >"$work/client" 2>&1
+	result $name $? "$work/client"
+	name=rnr_fault
+	wanted $name || return 0
+	# a receive that is not found is found later, and every message comes
+	SOFTHCA_FAULT=rnr_every=10,delay_us=1 pair $name 'eq $(requests send) 2000' ibv_rc_pingpong
+}
+
 # What the queues' own counters say of a run of one client with its own queues.
 counted_by_device() {
 	local name=devx_counted
@@ -277,7 +288,9 @@ dlopened
 devices
 own verbs_check 20
 SOFTHCA_DEVX=1 own devx_check 12
+SOFTHCA_DEVX=1 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$build/../standin own gpu_check 3
 counted_by_device
+faults
 pingpongs
 perftests
 killed_client

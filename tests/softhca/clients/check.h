@@ -33,6 +33,7 @@ struct test {
 	int ranks;
 	void (*run)(void);
 	int dies; /* 1 + the rank that is to be killed, 0: none */
+	bool on_request; /* only when it is named */
 };
 
 /* Of the program: tables that end with an unnamed test, and a NULL. */

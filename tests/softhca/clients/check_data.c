@@ -476,14 +476,14 @@ static void loopback(void)
 }
 
 const struct test data_tests[] = {
-	{ "rc_send", 2, rc_send, 0 },
-	{ "rnr_keeps_order", 2, rnr_keeps_order, 0 },
-	{ "rc_one_sided", 2, rc_one_sided, 0 },
-	{ "wr_interface", 2, wr_interface, 0 },
-	{ "ud_datagrams", 2, ud_datagrams, 0 },
-	{ "ud_wr_interface", 3, ud_wr_interface, 0 },
-	{ "shared_receive_queue", 3, shared_receive_queue, 0 },
-	{ "sixteen_processes", 16, sixteen_processes, 0 },
-	{ "loopback", 1, loopback, 0 },
-	{ NULL, 0, NULL, 0 },
+	{ "rc_send", 2, rc_send, 0, false },
+	{ "rnr_keeps_order", 2, rnr_keeps_order, 0, false },
+	{ "rc_one_sided", 2, rc_one_sided, 0, false },
+	{ "wr_interface", 2, wr_interface, 0, false },
+	{ "ud_datagrams", 2, ud_datagrams, 0, false },
+	{ "ud_wr_interface", 3, ud_wr_interface, 0, false },
+	{ "shared_receive_queue", 3, shared_receive_queue, 0, false },
+	{ "sixteen_processes", 16, sixteen_processes, 0, false },
+	{ "loopback", 1, loopback, 0, false },
+	{ NULL, 0, NULL, 0, false },
 };

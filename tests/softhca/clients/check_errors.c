@@ -263,11 +263,11 @@ static void bad_arguments(void)
 }
 
 const struct test error_tests[] = {
-	{ "keys_and_bounds", 2, keys_and_bounds, 0 },
-	{ "receive_too_short", 2, receive_too_short, 0 },
-	{ "modify_to_error_flushes", 2, modify_to_error_flushes, 0 },
-	{ "retries_run_out", 2, retries_run_out, 0 },
-	{ "queues_fill_up", 1, queues_fill_up, 0 },
-	{ "bad_arguments", 1, bad_arguments, 0 },
-	{ NULL, 0, NULL, 0 },
+	{ "keys_and_bounds", 2, keys_and_bounds, 0, false },
+	{ "receive_too_short", 2, receive_too_short, 0, false },
+	{ "modify_to_error_flushes", 2, modify_to_error_flushes, 0, false },
+	{ "retries_run_out", 2, retries_run_out, 0, false },
+	{ "queues_fill_up", 1, queues_fill_up, 0, false },
+	{ "bad_arguments", 1, bad_arguments, 0, false },
+	{ NULL, 0, NULL, 0, false },
 };

@@ -381,16 +381,16 @@ static void last_wqe_event(void)
 }
 
 const struct test process_tests[] = {
-	{ "completion_events", 2, completion_events, 0 },
-	{ "extended_polling", 1, extended_polling, 0 },
-	{ "threads", 2, threads, 0 },
-	{ "fork_child", 1, fork_child, 0 },
-	{ "peer_killed_while_sending", 2, peer_killed_while_sending, 2 },
-	{ "peer_killed_while_receiving", 2, peer_killed_while_receiving, 2 },
-	{ "peer_killed_while_waiting", 2, peer_killed_while_waiting, 2 },
-	{ "destroyed_under_traffic", 2, destroyed_under_traffic, 0 },
-	{ "last_wqe_event", 1, last_wqe_event, 0 },
-	{ NULL, 0, NULL, 0 },
+	{ "completion_events", 2, completion_events, 0, false },
+	{ "extended_polling", 1, extended_polling, 0, false },
+	{ "threads", 2, threads, 0, false },
+	{ "fork_child", 1, fork_child, 0, false },
+	{ "peer_killed_while_sending", 2, peer_killed_while_sending, 2, false },
+	{ "peer_killed_while_receiving", 2, peer_killed_while_receiving, 2, false },
+	{ "peer_killed_while_waiting", 2, peer_killed_while_waiting, 2, false },
+	{ "destroyed_under_traffic", 2, destroyed_under_traffic, 0, false },
+	{ "last_wqe_event", 1, last_wqe_event, 0, false },
+	{ NULL, 0, NULL, 0, false },
 };
 
 extern const struct test data_tests[], error_tests[];

@@ -43,13 +43,12 @@ static void need(const void *object, const char *what)
 	}
 }
 
-static void *pages(size_t n)
+static void *pages(size_t n, void **usable)
 {
-	void *p = aligned_alloc(4096, (n + 4095) & ~(size_t)4095);
-
-	need(p, "aligned_alloc");
-	return p;
+	return *usable = aligned_alloc(4096, (n + 4095) & ~(size_t)4095);
 }
+
+const struct memory host_memory = { pages, free };
 
 uint32_t domain_number(struct ibv_pd *pd)
 {
@@ -63,27 +62,30 @@ uint32_t domain_number(struct ibv_pd *pd)
 	return d.pdn;
 }
 
-void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar)
+void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory)
 {
 	const size_t size = (size_t)BLOCK << log;
 	uint8_t in[CREATE_IN], out[16];
 	uint32_t eqn = 0;
 
-	*q = (struct queue){ .ctx = ctx, .log = log, .uar = uar, .own_uar = !uar, .collapsed = collapsed };
-	q->ring = pages(size);
-	q->entries = pages(size);
-	q->record = pages(4096);
+	*q = (struct queue){ .ctx = ctx, .log = log, .uar = uar, .own_uar = !uar, .collapsed = collapsed, .memory = memory };
+	void *usable[3];
+	const size_t sizes[] = { size, size, 4096 };
+
+	for (int i = 0; i < 3; i++)
+		need(q->address[i] = memory->get(sizes[i], &usable[i]), "memory of a queue");
+	q->ring = usable[0];
+	q->entries = usable[1];
+	q->record = usable[2];
 	memset(q->ring, 0, size);
 	memset(q->entries, 0xff, size);
 	memset(q->record, 0, 4096);
 	if (!uar)
 		q->uar = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
 	need(q->uar, "mlx5dv_devx_alloc_uar");
-	void *const memory[] = { q->ring, q->entries, q->record };
-	const size_t sizes[] = { size, size, 4096 };
-
+	q->bell = q->uar->reg_addr;
 	for (int i = 0; i < 3; i++)
-		need(q->umem[i] = mlx5dv_devx_umem_reg(ctx, memory[i], sizes[i], IBV_ACCESS_LOCAL_WRITE), "mlx5dv_devx_umem_reg");
+		need(q->umem[i] = mlx5dv_devx_umem_reg(ctx, q->address[i], sizes[i], IBV_ACCESS_LOCAL_WRITE), "mlx5dv_devx_umem_reg");
 	mlx5dv_devx_query_eqn(ctx, 0, &eqn);
 
 	command(in, 0x400);
@@ -138,9 +140,8 @@ void queue_close(struct queue *q)
 		mlx5dv_devx_umem_dereg(q->umem[i]);
 	if (q->own_uar)
 		mlx5dv_devx_free_uar(q->uar);
-	free(q->ring);
-	free(q->entries);
-	free(q->record);
+	for (int i = 0; i < 3; i++)
+		q->memory->put(q->address[i]);
 }
 
 /* An element under way: the ring may end in the middle of it. */
@@ -318,7 +319,7 @@ static void store(struct queue *q, unsigned buffer, const uint8_t *value)
 	uint64_t v;
 
 	memcpy(&v, value, sizeof v);
-	__atomic_store_n((uint64_t *)((char *)q->uar->reg_addr + buffer * 0x100), v, __ATOMIC_RELEASE);
+	__atomic_store_n((uint64_t *)((char *)q->bell + buffer * 0x100), v, __ATOMIC_RELEASE);
 }
 
 void ring(struct queue *q)

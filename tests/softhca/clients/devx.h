@@ -9,12 +9,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Where queues lie: get returns an address for the adapter, and the one by which the caller of the functions below reaches it. */
+struct memory {
+	void *(*get)(size_t n, void **usable);
+	void (*put)(void *address);
+};
+
+extern const struct memory host_memory;
+
 struct queue {
 	struct ibv_context *ctx;
+	const struct memory *memory;
+	void *address[3];
 	unsigned log; /* of the number of 64-byte blocks */
 	uint8_t *ring, *entries;
 	uint32_t *record;
 	struct mlx5dv_devx_uar *uar;
+	void *bell; /* what is rung: its register, by the address that the ringing side has for it */
 	bool own_uar, collapsed;
 	struct mlx5dv_devx_umem *umem[3];
 	struct mlx5dv_devx_obj *cq, *qp;
@@ -27,7 +38,7 @@ struct queue {
 enum { QUEUE_RC = 0, QUEUE_DCI = 5 };
 
 /* With a page of its own where uar is NULL. Ends the program with a message when it cannot be made. */
-void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar);
+void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory);
 /* To the state in which it sends; dest: of a connected queue. */
 void queue_connect(struct queue *q, uint32_t dest);
 void queue_close(struct queue *q);

@@ -52,8 +52,8 @@ struct loop {
 static void open_loop(struct loop *l, unsigned log, bool collapsed)
 {
 	open_end(&l->e);
-	queue_open(&l->q, l->e.ctx, l->e.pdn, log, QUEUE_RC, collapsed, NULL);
-	queue_open(&l->peer, l->e.ctx, l->e.pdn, 4, QUEUE_RC, true, NULL);
+	queue_open(&l->q, l->e.ctx, l->e.pdn, log, QUEUE_RC, collapsed, NULL, &host_memory);
+	queue_open(&l->peer, l->e.ctx, l->e.pdn, 4, QUEUE_RC, true, NULL, &host_memory);
 	queue_connect(&l->q, l->peer.qpn);
 	queue_connect(&l->peer, l->q.qpn);
 	l->from = (uintptr_t)l->e.buf;
@@ -219,8 +219,8 @@ static void shared_page(void)
 	uint32_t first_at = 0, second_at = 0;
 
 	open_loop(&l, 7, true);
-	queue_open(&second, l.e.ctx, l.e.pdn, 7, QUEUE_RC, true, l.q.uar);
-	queue_open(&peer, l.e.ctx, l.e.pdn, 4, QUEUE_RC, true, NULL);
+	queue_open(&second, l.e.ctx, l.e.pdn, 7, QUEUE_RC, true, l.q.uar, &host_memory);
+	queue_open(&peer, l.e.ctx, l.e.pdn, 4, QUEUE_RC, true, NULL, &host_memory);
 	queue_connect(&second, peer.qpn);
 	queue_connect(&peer, second.qpn);
 	for (uint32_t i = 0; i < 300000; i++) {
@@ -248,8 +248,8 @@ static void waits(void)
 	uint64_t count = 0;
 
 	open_loop(&l, 6, false);
-	queue_open(&companion, l.e.ctx, l.e.pdn, 6, QUEUE_RC, true, l.q.uar);
-	queue_open(&peer, l.e.ctx, l.e.pdn, 4, QUEUE_RC, true, NULL);
+	queue_open(&companion, l.e.ctx, l.e.pdn, 6, QUEUE_RC, true, l.q.uar, &host_memory);
+	queue_open(&peer, l.e.ctx, l.e.pdn, 4, QUEUE_RC, true, NULL, &host_memory);
 	queue_connect(&companion, peer.qpn);
 	queue_connect(&peer, companion.qpn);
 	for (uint32_t i = 0; i < 2000; i++) {
@@ -295,7 +295,7 @@ static void dynamic(void)
 	CHECK(!ibv_modify_qp(dct, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "to INIT");
 	to = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .min_rnr_timer = 1, .ah_attr = { .port_num = 1 } };
 	CHECK(!ibv_modify_qp(dct, &to, IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER | IBV_QP_AV), "to RTR");
-	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_DCI, true, NULL);
+	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_DCI, true, NULL, &host_memory);
 	queue_connect(&q, 0);
 
 	struct mlx5dv_ah ah = { 0 };
@@ -355,7 +355,7 @@ static void between(void)
 	const int peer = 1 - rank;
 
 	open_end(&e);
-	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL);
+	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &host_memory);
 	board->note[rank].qpn[peer] = q.qpn;
 	board->note[rank].rkey = e.mr->rkey;
 	board->note[rank].addr = (uintptr_t)e.buf;
@@ -387,6 +387,31 @@ static void between(void)
 	close_end(&e);
 }
 
+/* With SOFTHCA_FAULT=error_every=5,lost_doorbell_every=3,reuse_numbers=1. */
+static void faults(void)
+{
+	uint32_t number = 0;
+
+	for (int round = 0; round < 2; round++) {
+		struct loop l;
+		uint32_t at[5];
+
+		open_loop(&l, 6, false);
+		CHECK(!number || number == l.q.qpn, "queue pair %#x after %#x", l.q.qpn, number);
+		number = l.q.qpn;
+		for (int i = 0; i < 5; i++) {
+			at[i] = put_nop(&l.q, true);
+			ring(&l.q);
+			usleep(20000); /* each doorbell is seen by itself */
+			if (!round && i == 2) /* lost: the next one covers its element too */
+				CHECK(l.q.entries[2 * 64 + 63] == 0xff, "the third doorbell was seen");
+		}
+		for (int i = 0; i < 5; i++)
+			CHECK(wait_for(&l.q, at[i]) == (i == 4 ? 0x14 : 0), "element %d", i);
+		close_loop(&l);
+	}
+}
+
 static const struct test tests[] = {
 	{ .name = "one_by_one", .ranks = 1, .run = one_by_one },
 	{ .name = "batches", .ranks = 1, .run = batches },
@@ -400,6 +425,7 @@ static const struct test tests[] = {
 	{ .name = "dynamic", .ranks = 1, .run = dynamic },
 	{ .name = "errors", .ranks = 1, .run = errors },
 	{ .name = "between", .ranks = 2, .run = between },
+	{ .name = "faults", .ranks = 1, .run = faults, .on_request = true },
 	{ .name = NULL },
 };
 

@@ -1,0 +1,245 @@
+/* gpu_check: queues and data in the memory of GPUs, filled and rung by kernels of the stand-in CUDA driver. */
+#include "../../standin/standin.h"
+#include "check.h"
+#include "devx.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+enum { SIZE = 1 << 22, HALF = SIZE / 2 };
+
+struct end {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_mr *mr;
+	CUdeviceptr buf;
+	CUstream stream;
+	uint32_t pdn;
+};
+
+static void cuda(CUresult rc, const char *what)
+{
+	CHECK(!rc, "%s: CUDA error %d", what, rc);
+}
+
+static void *on_gpu(size_t n, void **usable)
+{
+	CUdeviceptr p;
+
+	cuda(cuMemAlloc_v2(&p, n), "cuMemAlloc");
+	*usable = standin_gpu(p);
+	return (void *)(uintptr_t)p;
+}
+
+static void off_gpu(void *p)
+{
+	cuda(cuMemFree_v2((uintptr_t)p), "cuMemFree");
+}
+
+static const struct memory gpu_memory = { on_gpu, off_gpu };
+
+enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+static void open_end(struct end *e, int device)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	CUcontext c;
+
+	cuda(cuInit(0), "cuInit");
+	cuda(cuDevicePrimaryCtxRetain(&c, device), "context");
+	cuda(cuCtxSetCurrent(c), "context");
+	cuda(cuStreamCreate(&e->stream, 1), "stream");
+	CHECK(list && list[0], "no device");
+	e->ctx = ibv_open_device(list[0]);
+	ibv_free_device_list(list);
+	e->pd = ibv_alloc_pd(e->ctx);
+	e->pdn = domain_number(e->pd);
+	cuda(cuMemAlloc_v2(&e->buf, SIZE), "cuMemAlloc");
+	/* as NVSHMEM registers its heap: the address of the GPU is the one for remote use */
+	e->mr = ibv_reg_dmabuf_mr(e->pd, 0, SIZE, e->buf, 0, ACCESS);
+	CHECK(e->mr, "ibv_reg_dmabuf_mr: %s", strerror(errno));
+	CHECK(!ibv_reg_dmabuf_mr(e->pd, 0, SIZE, 0, 0, ACCESS) && errno == EOPNOTSUPP, "a dmabuf without an address");
+	CHECK(!ibv_reg_dmabuf_mr(e->pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF, "whether dmabufs are known");
+}
+
+/* The page as CUDA gives it to kernels. */
+static void bell_for_gpu(struct queue *q)
+{
+	CUdeviceptr d;
+
+	cuda(cuMemHostRegister_v2(q->uar->reg_addr, 8, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY), "registering a doorbell");
+	cuda(cuMemHostGetDevicePointer_v2(&d, q->uar->reg_addr, 0), "a doorbell's address");
+	q->bell = (void *)(uintptr_t)d;
+}
+
+static void launch(struct end *e, void (*f)(void *), void *argument)
+{
+	struct standin_kernel k = { f };
+	void *arguments[] = { &argument };
+
+	cuda(cuLaunchKernel(&k, 1, 1, 1, 1, 1, 1, 0, e->stream, arguments, NULL), "cuLaunchKernel");
+	cuda(cuStreamSynchronize(e->stream), "kernel");
+}
+
+struct work {
+	struct queue *q;
+	struct end *e;
+	struct remote to;
+	uint64_t *here, *there; /* usable by kernels; there: where it is ours */
+	uint64_t bad;
+};
+
+static void puts_one_by_one(void *argument)
+{
+	struct work *w = argument;
+
+	for (uint64_t i = 1; i <= 1000; i++) {
+		*w->here = i;
+		const uint32_t at = put_write(w->q, &w->to, w->e->buf, 64, w->e->mr->lkey, true);
+
+		ring(w->q);
+		w->bad += wait_for(w->q, at) || *w->there != i;
+	}
+}
+
+static void one_by_one(void)
+{
+	struct queue q, peer;
+	struct end e;
+
+	open_end(&e, 0);
+	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &gpu_memory);
+	queue_open(&peer, e.ctx, e.pdn, 4, QUEUE_RC, true, NULL, &gpu_memory);
+	queue_connect(&q, peer.qpn);
+	queue_connect(&peer, q.qpn);
+	bell_for_gpu(&q);
+	struct work w = { &q, &e, { .addr = e.buf + HALF, .key = e.mr->rkey }, standin_gpu(e.buf), standin_gpu(e.buf + HALF), 0 };
+
+	launch(&e, puts_one_by_one, &w);
+	CHECK(!w.bad, "%lu wrong", (unsigned long)w.bad);
+	queue_close(&q);
+	queue_close(&peer);
+}
+
+static void every_operation(void *argument)
+{
+	struct work *w = argument;
+	const uint64_t from = w->e->buf;
+	uint8_t *bytes = (uint8_t *)w->here;
+
+	for (uint32_t n = 1; n <= HALF; n = n * 3 + 1) {
+		fill(bytes, n, n);
+		uint32_t at = put_write(w->q, &w->to, from, n, w->e->mr->lkey, false);
+
+		put_read(w->q, &w->to, from + n, n < HALF - n ? n : HALF - n, w->e->mr->lkey, false);
+		at = put_nop(w->q, true);
+		ring(w->q);
+		w->bad += wait_for(w->q, at) != 0;
+		verify(bytes + n, n < HALF - n ? n : HALF - n, n, "read back");
+	}
+}
+
+static void adds(void *argument)
+{
+	struct work *w = argument;
+
+	for (int i = 0; i < 1000; i++) {
+		const uint32_t at = put_fetch_add(w->q, &w->to, 3, w->e->buf, w->e->mr->lkey, true);
+
+		ring(w->q);
+		w->bad += wait_for(w->q, at) != 0;
+	}
+}
+
+/* Two processes with a GPU each. */
+static void between(void)
+{
+	const int peer = 1 - rank;
+	struct queue q;
+	struct end e;
+
+	open_end(&e, rank);
+	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &gpu_memory);
+	bell_for_gpu(&q);
+	board->note[rank].qpn[peer] = q.qpn;
+	board->note[rank].rkey = e.mr->rkey;
+	board->note[rank].addr = e.buf;
+	meet();
+	queue_connect(&q, board->note[peer].qpn[rank]);
+	meet();
+	struct work w = { &q, &e, { .addr = board->note[peer].addr + HALF, .key = board->note[peer].rkey }, standin_gpu(e.buf), NULL, 0 };
+
+	launch(&e, every_operation, &w);
+	CHECK(!w.bad, "%lu wrong", (unsigned long)w.bad);
+	meet();
+	if (rank == 0)
+		*(uint64_t *)standin_gpu(e.buf + HALF) = 0;
+	meet();
+	/* both add to one word of the first GPU: one of them to its own */
+	w.to = (struct remote){ .addr = board->note[0].addr + HALF, .key = board->note[0].rkey };
+	if (rank == 0) {
+		struct queue own, other;
+
+		queue_open(&own, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &gpu_memory);
+		queue_open(&other, e.ctx, e.pdn, 4, QUEUE_RC, true, NULL, &gpu_memory);
+		queue_connect(&own, other.qpn);
+		queue_connect(&other, own.qpn);
+		bell_for_gpu(&own);
+		w.q = &own;
+	}
+	launch(&e, adds, &w);
+	meet();
+	CHECK(!w.bad && (rank || *(uint64_t *)standin_gpu(e.buf + HALF) == 6000), "sum");
+	meet();
+}
+
+/* A processor posts, memory of GPUs and hosts in every combination, as with GPU Direct. */
+static void posted(void)
+{
+	const int peer = 1 - rank;
+	const uint32_t n = 1 << 20;
+	struct end e;
+	struct port p;
+
+	open_end(&e, rank);
+	open_port(&p, n, 64, false);
+	struct ibv_mr *mr = ibv_reg_mr(p.pd, (void *)(uintptr_t)e.buf, SIZE, ACCESS);
+
+	CHECK(mr, "ibv_reg_mr of a GPU's memory: %s", strerror(errno));
+	struct ibv_qp *qp = connect_to(&p, peer, 16, 0);
+	struct { uint64_t addr; uint32_t key; } mine[2] = { { (uintptr_t)p.buf, p.mr->rkey }, { e.buf, mr->rkey } };
+
+	for (int from = 0; from < 2; from++)
+		for (int to = 0; to < 2; to++) {
+			struct ibv_sge sge = { mine[from].addr, n, mine[from].key };
+			struct ibv_send_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
+			struct ibv_wc wc;
+			uint8_t *source = from ? standin_gpu(e.buf) : p.buf, *target = to ? standin_gpu(e.buf) : p.buf;
+
+			board->note[rank].addr = mine[to].addr;
+			board->note[rank].rkey = mine[to].key;
+			meet();
+			if (rank == 0) {
+				fill(source, n, from * 2 + to + 1);
+				wr.wr.rdma.remote_addr = board->note[1].addr;
+				wr.wr.rdma.rkey = board->note[1].rkey;
+				send_ok(qp, &wr);
+				expect(p.scq, &wc, IBV_WC_SUCCESS, 7);
+			}
+			meet();
+			if (rank == 1)
+				verify(target, n, from * 2 + to + 1, "written");
+			meet();
+		}
+	CHECK(!ibv_destroy_qp(qp) && !ibv_dereg_mr(mr), "destroy");
+	close_port(&p);
+}
+
+static const struct test tests[] = {
+	{ .name = "one_by_one", .ranks = 1, .run = one_by_one },
+	{ .name = "between", .ranks = 2, .run = between },
+	{ .name = "posted", .ranks = 2, .run = posted },
+	{ .name = NULL },
+};
+
+const struct test *const test_groups[] = { tests, NULL };

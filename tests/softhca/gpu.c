@@ -1,0 +1,163 @@
+#include "gpu.h"
+#include "hca.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum { DEVICES = 16, MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, DEVICE_MEMORY = 2, PORTABLE_MAPPED = 3, NON_BLOCKING = 1, PRIORITY = -5, RELAXED = 2 };
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local bool copier; /* has streams of its own */
+static bool registered;
+
+static struct {
+	void *context;
+	void *stream[2];
+	_Atomic bool ready;
+} devices[DEVICES];
+
+/* cuda.h's types are all plain here: CUresult is an int, handles are pointers. */
+static struct {
+	int (*pointer_attribute)(void *, int, uint64_t);
+	int (*retain)(void **, int);
+	int (*push)(void *);
+	int (*pop)(void **);
+	int (*stream_create)(void **, unsigned, int);
+	int (*copy)(uint64_t, uint64_t, size_t, void *);
+	int (*synchronize)(void *);
+	int (*host_register)(void *, size_t, unsigned);
+	int (*capture_mode)(int *);
+} cuda;
+
+/* Only a driver that is loaded already: loading one would start a GPU for programs that have none. */
+bool gpu_driver(void)
+{
+	static _Atomic int state; /* 1: there, -1: there and not usable */
+	static const struct {
+		void *to;
+		const char *name;
+	} names[] = {
+		{ &cuda.pointer_attribute, "cuPointerGetAttribute" },
+		{ &cuda.retain, "cuDevicePrimaryCtxRetain" },
+		{ &cuda.push, "cuCtxPushCurrent_v2" },
+		{ &cuda.pop, "cuCtxPopCurrent_v2" },
+		{ &cuda.stream_create, "cuStreamCreateWithPriority" },
+		{ &cuda.copy, "cuMemcpyAsync" },
+		{ &cuda.synchronize, "cuStreamSynchronize" },
+		{ &cuda.host_register, "cuMemHostRegister_v2" },
+		{ &cuda.capture_mode, "cuThreadExchangeStreamCaptureMode" },
+	};
+	void *h;
+
+	if (atomic_load(&state))
+		return atomic_load(&state) > 0;
+	h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!h)
+		return false;
+	pthread_mutex_lock(&mu);
+	if (!atomic_load(&state)) {
+		int found = 1;
+
+		for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+			void *f = dlsym(h, names[i].name);
+
+			if (!f) {
+				hca_log("the CUDA driver has no %s: memory of GPUs is not reached", names[i].name);
+				found = -1;
+			}
+			*(void **)names[i].to = f;
+		}
+		atomic_store(&state, found);
+	}
+	pthread_mutex_unlock(&mu);
+	return atomic_load(&state) > 0;
+}
+
+bool gpu_memory(const void *addr, uint32_t *device)
+{
+	unsigned type = 0;
+	int ordinal = -1;
+
+	if (!gpu_driver() || cuda.pointer_attribute(&type, MEMORY_TYPE, (uintptr_t)addr) || type != DEVICE_MEMORY ||
+	    cuda.pointer_attribute(&ordinal, DEVICE_ORDINAL, (uintptr_t)addr) || ordinal < 0 || ordinal >= DEVICES)
+		return false;
+	*device = ordinal;
+	return true;
+}
+
+static int make(uint32_t device)
+{
+	void *old;
+	int rc = 0, mode = RELAXED;
+
+	if (cuda.retain(&devices[device].context, device))
+		return ENODEV;
+	if (cuda.push(devices[device].context))
+		return ENODEV;
+	cuda.capture_mode(&mode);
+	for (int i = 0; i < 2 && !rc; i++)
+		rc = cuda.stream_create(&devices[device].stream[i], NON_BLOCKING, PRIORITY) ? ENOMEM : 0;
+	if (!rc && !registered) {
+		registered = true;
+		/* for speed alone */
+		rc = cuda.host_register(shm_job_data(hca.shm, 0, 0), SHM_JOB_BYTES_ALL, PORTABLE_MAPPED);
+		if (rc)
+			hca_log("the jobs' memory is not registered with CUDA: error %d", rc);
+		rc = 0;
+	}
+	cuda.capture_mode(&mode);
+	cuda.pop(&old);
+	return rc;
+}
+
+int gpu_prepare(uint32_t device)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&mu);
+	if (!devices[device].ready) {
+		rc = make(device);
+		if (!rc)
+			rc = copier_start();
+		if (!rc)
+			atomic_store(&devices[device].ready, true);
+		hca_log("device %u: %s", device, rc ? "not usable" : "prepared");
+	}
+	pthread_mutex_unlock(&mu);
+	return rc;
+}
+
+int gpu_copy(uint64_t dst, uint64_t src, size_t n, uint32_t device)
+{
+	void *stream, *old;
+	int rc, mode = RELAXED;
+
+	if (!n)
+		return 0;
+	if (device >= DEVICES || !devices[device].ready || cuda.push(devices[device].context))
+		return ENODEV;
+	stream = devices[device].stream[copier];
+	cuda.capture_mode(&mode);
+	rc = cuda.copy(dst, src, n, stream);
+	if (!rc)
+		rc = cuda.synchronize(stream);
+	cuda.capture_mode(&mode);
+	cuda.pop(&old);
+	if (rc)
+		hca_log("copying %zu bytes from %#lx to %#lx on device %u: CUDA error %d", n, (unsigned long)src, (unsigned long)dst, device, rc);
+	return rc ? EFAULT : 0;
+}
+
+void gpu_is_copier(void)
+{
+	copier = true;
+}
+
+void gpu_forked(void)
+{
+	pthread_mutex_init(&mu, NULL);
+	registered = false;
+	for (int i = 0; i < DEVICES; i++)
+		atomic_store(&devices[i].ready, false); /* a child cannot use its parent's CUDA */
+}

@@ -1,0 +1,7 @@
+#pragma once
+
+#include "standin.h"
+
+struct ctx {
+	int device;
+};

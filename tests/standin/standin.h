@@ -1,0 +1,88 @@
+/* The stand-in CUDA driver, for programs that know that it is one. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A CUfunction: what cuLaunchKernel runs on the stream's thread. Its one argument is a pointer, copied at the launch. */
+struct standin_kernel {
+	void (*run)(void *argument);
+};
+
+/* Where a kernel finds what is at an address of a GPU's memory; the address itself for any other. */
+void *standin_gpu(uint64_t address);
+
+/* The part of cuda.h that programs here use. */
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct ctx *CUcontext;
+typedef struct stream *CUstream;
+typedef struct event *CUevent;
+typedef struct standin_kernel *CUfunction;
+typedef uint64_t CUdeviceptr;
+typedef struct {
+	char bytes[16];
+} CUuuid;
+
+struct CUlaunchConfig {
+	unsigned grid[3], block[3], shared;
+	CUstream stream;
+	void *attributes;
+	unsigned count;
+};
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+};
+
+enum { CU_MEMHOSTREGISTER_PORTABLE = 1, CU_MEMHOSTREGISTER_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
+enum { CU_POINTER_ATTRIBUTE_CONTEXT = 1, CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
+
+CUresult cuInit(unsigned flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuDeviceGetCount(int *n);
+CUresult cuDeviceGet(CUdevice *d, int ordinal);
+CUresult cuDeviceGetUuid(CUuuid *u, CUdevice d);
+CUresult cuDeviceGetUuid_v2(CUuuid *u, CUdevice d);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d);
+CUresult cuCtxGetCurrent(CUcontext *c);
+CUresult cuCtxSetCurrent(CUcontext c);
+CUresult cuCtxPushCurrent_v2(CUcontext c);
+CUresult cuCtxPopCurrent_v2(CUcontext *c);
+CUresult cuCtxGetDevice(CUdevice *d);
+CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n);
+CUresult cuMemFree_v2(CUdeviceptr p);
+CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr p);
+CUresult cuMemHostRegister_v2(void *p, size_t n, unsigned flags);
+CUresult cuMemHostUnregister(void *p);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *d, void *p, unsigned flags);
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s);
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s);
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t n);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t n);
+CUresult cuStreamCreate(CUstream *s, unsigned flags);
+CUresult cuStreamCreateWithPriority(CUstream *s, unsigned flags, int priority);
+CUresult cuStreamDestroy_v2(CUstream s);
+CUresult cuStreamSynchronize(CUstream s);
+CUresult cuStreamQuery(CUstream s);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuEventCreate(CUevent *e, unsigned flags);
+CUresult cuEventDestroy_v2(CUevent e);
+CUresult cuEventRecord(CUevent e, CUstream s);
+CUresult cuEventQuery(CUevent e);
+CUresult cuEventSynchronize(CUevent e);
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments, void **extra);
+CUresult cuLaunchKernelEx(const struct CUlaunchConfig *config, CUfunction f, void **arguments, void **extra);
+CUresult cuGetProcAddress(const char *name, void **f, int version, uint64_t flags);
+CUresult cuGetProcAddress_v2(const char *name, void **f, int version, uint64_t flags, int *status);
+CUresult cuGetExportTable(const void **table, const CUuuid *id);

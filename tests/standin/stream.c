@@ -1,0 +1,265 @@
+/* Streams, events and kernels of the stand-in CUDA driver: a thread and a queue for each stream. */
+#include "cuda.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { COPY, KERNEL, EVENT, END };
+
+struct task {
+	struct task *next;
+	enum kind kind;
+	uint64_t dst, src;
+	size_t n;
+	struct standin_kernel *kernel;
+	void *argument;
+	CUevent event;
+};
+
+struct stream {
+	pthread_t thread;
+	pthread_mutex_t mu;
+	pthread_cond_t changed;
+	struct task *first, **last;
+	uint64_t given, done;
+};
+
+struct event {
+	pthread_mutex_t mu;
+	pthread_cond_t changed;
+	uint64_t recorded, reached;
+};
+
+static void *run(void *arg)
+{
+	CUstream s = arg;
+
+	for (;;) {
+		struct task *t;
+
+		pthread_mutex_lock(&s->mu);
+		while (!s->first)
+			pthread_cond_wait(&s->changed, &s->mu);
+		t = s->first;
+		s->first = t->next;
+		if (!s->first)
+			s->last = &s->first;
+		pthread_mutex_unlock(&s->mu);
+		if (t->kind == END) {
+			free(t);
+			return NULL;
+		}
+		if (t->kind == COPY) {
+			memmove(standin_gpu(t->dst), standin_gpu(t->src), t->n);
+		} else if (t->kind == KERNEL) {
+			t->kernel->run(t->argument);
+		} else {
+			pthread_mutex_lock(&t->event->mu);
+			t->event->reached++;
+			pthread_cond_broadcast(&t->event->changed);
+			pthread_mutex_unlock(&t->event->mu);
+		}
+		free(t);
+		pthread_mutex_lock(&s->mu);
+		s->done++;
+		pthread_cond_broadcast(&s->changed);
+		pthread_mutex_unlock(&s->mu);
+	}
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
+{
+	CUstream s = calloc(1, sizeof *s);
+
+	(void)flags;
+	(void)priority;
+	if (!s)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_init(&s->mu, NULL);
+	pthread_cond_init(&s->changed, NULL);
+	s->last = &s->first;
+	if (pthread_create(&s->thread, NULL, run, s)) {
+		free(s);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = s;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *s, unsigned flags)
+{
+	return cuStreamCreateWithPriority(s, flags, 0);
+}
+
+static CUstream default_stream;
+
+static void make_default(void)
+{
+	if (cuStreamCreate(&default_stream, 0))
+		abort();
+}
+
+/* The stream that NULL stands for. */
+static CUstream real(CUstream s)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (s)
+		return s;
+	pthread_once(&once, make_default);
+	return default_stream;
+}
+
+static CUresult give(CUstream s, const struct task *what)
+{
+	struct task *t = malloc(sizeof *t);
+
+	if (!t)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*t = *what;
+	t->next = NULL;
+	s = real(s);
+	pthread_mutex_lock(&s->mu);
+	*s->last = t;
+	s->last = &t->next;
+	s->given++;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->mu);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream s)
+{
+	const CUresult rc = give(s, &(struct task){ .kind = END });
+
+	if (rc)
+		return rc;
+	pthread_join(s->thread, NULL);
+	free(s);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream s)
+{
+	uint64_t until;
+
+	s = real(s);
+	pthread_mutex_lock(&s->mu);
+	until = s->given;
+	while (s->done < until)
+		pthread_cond_wait(&s->changed, &s->mu);
+	pthread_mutex_unlock(&s->mu);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream s)
+{
+	bool idle;
+
+	s = real(s);
+	pthread_mutex_lock(&s->mu);
+	idle = s->done == s->given;
+	pthread_mutex_unlock(&s->mu);
+	return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static _Thread_local int now;
+	const int old = now;
+
+	now = *mode;
+	*mode = old;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s)
+{
+	return give(s, &(struct task){ .kind = COPY, .dst = dst, .src = src, .n = n });
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s)
+{
+	return cuMemcpyAsync((uintptr_t)dst, src, n, s);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s)
+{
+	return cuMemcpyAsync(dst, (uintptr_t)src, n, s);
+}
+
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t n)
+{
+	const CUresult rc = cuMemcpyAsync((uintptr_t)dst, src, n, NULL);
+
+	return rc ? rc : cuStreamSynchronize(NULL);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t n)
+{
+	const CUresult rc = cuMemcpyAsync(dst, (uintptr_t)src, n, NULL);
+
+	return rc ? rc : cuStreamSynchronize(NULL);
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned flags)
+{
+	CUevent e = calloc(1, sizeof *e);
+
+	(void)flags;
+	if (!e)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_init(&e->mu, NULL);
+	pthread_cond_init(&e->changed, NULL);
+	*out = e;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventSynchronize(CUevent e)
+{
+	pthread_mutex_lock(&e->mu);
+	while (e->reached < e->recorded)
+		pthread_cond_wait(&e->changed, &e->mu);
+	pthread_mutex_unlock(&e->mu);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent e)
+{
+	cuEventSynchronize(e);
+	free(e);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent e, CUstream s)
+{
+	pthread_mutex_lock(&e->mu);
+	e->recorded++;
+	pthread_mutex_unlock(&e->mu);
+	return give(s, &(struct task){ .kind = EVENT, .event = e });
+}
+
+CUresult cuEventQuery(CUevent e)
+{
+	bool reached;
+
+	pthread_mutex_lock(&e->mu);
+	reached = e->reached >= e->recorded;
+	pthread_mutex_unlock(&e->mu);
+	return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments, void **extra)
+{
+	(void)shared;
+	if (!f || !gx || !gy || !gz || !bx || !by || !bz || extra)
+		return CUDA_ERROR_INVALID_VALUE;
+	return give(s, &(struct task){ .kind = KERNEL, .kernel = f, .argument = arguments ? *(void **)arguments[0] : NULL });
+}
+
+CUresult cuLaunchKernelEx(const struct CUlaunchConfig *c, CUfunction f, void **arguments, void **extra)
+{
+	return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, arguments, extra);
+}
