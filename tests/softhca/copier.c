@@ -201,14 +201,14 @@ static int by_jobs(const struct span *far, const struct span *near, bool out)
 static int by_bounce(const struct span *far, const struct span *near, bool out)
 {
 	static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-	static uint8_t bounce[1 << 18];
+	const uint64_t bounce = (uintptr_t)shm_job_data(hca.shm, hca.slot, SHM_JOBS);
 	int rc = 0;
 
 	pthread_mutex_lock(&mu);
-	for (uint32_t at = 0; at < far->len && !rc; at += sizeof bounce) {
-		const uint32_t n = far->len - at < sizeof bounce ? far->len - at : sizeof bounce;
+	for (uint32_t at = 0; at < far->len && !rc; at += SHM_JOB_BYTES) {
+		const uint32_t n = far->len - at < SHM_JOB_BYTES ? far->len - at : SHM_JOB_BYTES;
 		const struct span f = { .addr = far->addr + at, .len = n, .proc = far->proc };
-		const struct span b = { .addr = (uintptr_t)bounce, .len = n, .proc = hca.slot };
+		const struct span b = { .addr = bounce, .len = n, .proc = hca.slot };
 
 		if (out)
 			rc = gpu_copy(b.addr, near->addr + at, n, near->device);

@@ -100,7 +100,7 @@ static int make(uint32_t device)
 		rc = cuda.stream_create(&devices[device].stream[i], NON_BLOCKING, PRIORITY) ? ENOMEM : 0;
 	if (!rc && !registered) {
 		registered = true;
-		/* for speed alone */
+		/* copies to and from memory that CUDA does not know go through buffers of the driver's own, and wait for the kernels that wait for them */
 		rc = cuda.host_register(shm_job_data(hca.shm, 0, 0), SHM_JOB_BYTES_ALL, PORTABLE_MAPPED);
 		if (rc)
 			hca_log("the jobs' memory is not registered with CUDA: error %d", rc);

@@ -297,7 +297,7 @@ void shm_sleep_on(struct shm_bell *b, uint32_t seen, int64_t timeout_ns)
 
 void *shm_job_data(struct shm *s, unsigned slot, unsigned job)
 {
-	return (char *)s + RINGS + ((size_t)slot * SHM_JOBS + job) * SHM_JOB_BYTES;
+	return (char *)s + RINGS + ((size_t)slot * SHM_JOB_AREAS + job) * SHM_JOB_BYTES;
 }
 
 void *shm_page(struct shm *s, uint32_t page)

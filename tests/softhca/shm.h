@@ -27,7 +27,8 @@ enum {
 	SHM_PAGES = 1 << 19, /* 2 GiB of rings, allocated page by page */
 	SHM_JOBS = 4,        /* of a process at a time, each with so many bytes of data */
 	SHM_JOB_BYTES = 1 << 18,
-	SHM_JOB_BYTES_ALL = SHM_PROCS * SHM_JOBS * SHM_JOB_BYTES,
+	SHM_JOB_AREAS = SHM_JOBS + 1, /* one more is the process's own */
+	SHM_JOB_BYTES_ALL = SHM_PROCS * SHM_JOB_AREAS * SHM_JOB_BYTES,
 };
 
 /*
@@ -187,7 +188,7 @@ uint32_t shm_pages_alloc(struct shm *s, unsigned slot, size_t bytes);
 void shm_pages_free(struct shm *s, uint32_t page, size_t bytes);
 void *shm_page(struct shm *s, uint32_t page);
 
-/* The data of a process's job. */
+/* The data of a process's job; of the one behind the last: its own, to copy by. */
 void *shm_job_data(struct shm *s, unsigned slot, unsigned job);
 
 /* Table entries, taken with the tables locked; -1 when there is none.
