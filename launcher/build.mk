@@ -5,3 +5,10 @@ all: $(B)/bin/sigmatrace
 .PHONY: $(B)/bin/sigmatrace # go knows best what is out of date
 $(B)/bin/sigmatrace:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-E main.entry -X main.version=$(VERSION)' -o $@ ./launcher
+
+# What the libraries are, for `sigmatrace doctor`: the version, and the build id of each.
+all: $(LIBDIR)/BUILD
+.PHONY: $(LIBDIR)/BUILD
+$(LIBDIR)/BUILD: $(LIBDIR)/libsigmatrace.so $(PROVIDERS:%=$(LIBDIR)/provider-%.so) $(SETS:%=$(LIBDIR)/libsigmatrace.%.so)
+	@{ echo "sigmatrace $(VERSION)"; for f in $^; do echo "$${f##*/} $$(readelf -n $$f | sed -n 's/.*Build ID: //p')"; done; } >$@.new
+	@mv $@.new $@

@@ -25,6 +25,7 @@ func commands() []*cli.Command {
 		profileCommand(),
 		windowCommand(),
 		slurmCommand(),
+		doctorCommand(),
 	}
 }
 

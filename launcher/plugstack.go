@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// plugstackLine is a line of plugstack.conf that names this project's plugin.
+type plugstackLine struct {
+	where     string // FILE:LINE
+	required  bool
+	plugin    string // as it stands there
+	arguments []string
+}
+
+const pluginName = "spank_sigmatrace"
+
+// readPlugstack returns the lines for our plugin in a plugstack.conf and in what it includes, and the files that were read, in Slurm's order.
+func readPlugstack(file string) (lines []plugstackLine, files []string, err error) {
+	return plugstackFile(file, nil)
+}
+
+func plugstackFile(file string, above []string) (lines []plugstackLine, files []string, err error) {
+	for _, a := range above {
+		if a == file {
+			return nil, nil, fmt.Errorf("%s includes itself", file)
+		}
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	files = []string{file}
+	text := bufio.NewScanner(f)
+	for n := 1; text.Scan(); n++ {
+		line, _, _ := strings.Cut(text.Text(), "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if len(words) < 2 {
+			return lines, files, fmt.Errorf("%s:%d: nothing follows %q", file, n, words[0])
+		}
+		switch words[0] {
+		case "required", "optional":
+			if strings.HasPrefix(filepath.Base(words[1]), pluginName) {
+				lines = append(lines, plugstackLine{fmt.Sprintf("%s:%d", file, n), words[0] == "required", words[1], words[2:]})
+			}
+		case "include":
+			pattern := words[1]
+			if !filepath.IsAbs(pattern) {
+				pattern = filepath.Join(filepath.Dir(file), pattern)
+			}
+			names, err := filepath.Glob(pattern)
+			if err != nil {
+				return lines, files, fmt.Errorf("%s:%d: include %s: %w", file, n, pattern, err)
+			}
+			for _, name := range names {
+				l, f, err := plugstackFile(name, append(above, file))
+				lines, files = append(lines, l...), append(files, f...)
+				if err != nil {
+					return lines, files, err
+				}
+			}
+		default:
+			return lines, files, fmt.Errorf("%s:%d: %q is none of required, optional, include", file, n, words[0])
+		}
+	}
+	return lines, files, text.Err()
+}
+
+// value is an argument's value, as the plugin has it: of several the last.
+func (l *plugstackLine) value(name string) string {
+	value := ""
+	for _, a := range l.arguments {
+		if v, is := strings.CutPrefix(a, name+"="); is {
+			value = v
+		}
+	}
+	return value
+}
+
+// Lengths that the plugin takes, as in spank/internal.h.
+const (
+	longestPath    = 4095
+	longestProfile = 1023
+)
+
+// siteArguments are the arguments that the plugin takes with a value, and what values: as in spank/site.c. TestArgumentsAreCheckedAsThePluginDoes
+// holds the two together.
+var siteArguments = map[string]func(string) error{
+	"command": checkPath, "libdir": checkLibdir, "profile_dir": checkPath, "output": checkPath, "kill_switch": checkPath,
+	"default_profile": func(v string) error { return checkLength(v, longestProfile) },
+	"merge_seconds":   checkSeconds,
+	"rate":            checkRate,
+	"allow_users":     anyList, "deny_users": anyList, "allow_groups": anyList, "deny_groups": anyList, "allow_partitions": anyList, "deny_partitions": anyList,
+}
+
+// checkArgument says what is wrong with an argument of the plugin's.
+func checkArgument(argument string) error {
+	if argument == "locked" {
+		return nil
+	}
+	name, value, is := strings.Cut(argument, "=")
+	check := siteArguments[name]
+	if !is || check == nil {
+		return errors.New("there is no such argument")
+	}
+	return check(value)
+}
+
+func anyList(string) error { return nil }
+
+func checkLength(v string, longest int) error {
+	if v == "" || len(v) > longest {
+		return fmt.Errorf("its value has %d characters; 1 to %d are taken", len(v), longest)
+	}
+	return nil
+}
+
+func checkPath(v string) error {
+	if !strings.HasPrefix(v, "/") {
+		return errors.New("its value is no absolute path")
+	}
+	return checkLength(v, longestPath)
+}
+
+func checkLibdir(v string) error {
+	if strings.ContainsAny(v, ": ") {
+		return errors.New("the dynamic linker splits LD_PRELOAD at a colon")
+	}
+	return checkPath(v)
+}
+
+func checkSeconds(v string) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(v, "+"), 10, 64)
+	if err != nil || n > 3600 {
+		return errors.New("its value is no number of seconds up to 3600")
+	}
+	return nil
+}
+
+func checkRate(v string) error {
+	wrong := errors.New("its value is no percentage, such as 1% or 0.25%")
+	number, is := strings.CutSuffix(v, "%")
+	whole, part, dot := strings.Cut(number, ".")
+	if !is || whole == "" || len(part) > 4 || dot && strings.Trim(part, "0123456789") != "" || strings.Trim(whole, "0123456789") != "" {
+		return wrong
+	}
+	if n, err := strconv.ParseFloat(strings.TrimSuffix(number, "."), 64); err != nil || n > 100 {
+		return wrong
+	}
+	return nil
+}
+
+// trusted says why what root would run or read at an absolute path could be changed by others than root: itself, where its links lead, and the
+// directories above.
+func trusted(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	for at := real; ; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return err
+		}
+		uid, ok := ownerOf(info)
+		switch {
+		case !ok:
+			return fmt.Errorf("the owner of %s is not known", at)
+		case uid != 0:
+			return fmt.Errorf("%s belongs to user %d", at, uid)
+		case info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
+			return fmt.Errorf("%s can be written to by others (mode %04o)", at, info.Mode().Perm())
+		}
+		if at == "/" {
+			return nil
+		}
+	}
+}
