@@ -26,6 +26,7 @@ func commands() []*cli.Command {
 		windowCommand(),
 		slurmCommand(),
 		doctorCommand(),
+		cleanCommand(),
 	}
 }
 

@@ -216,6 +216,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer dir.Use()()
 	if tool := s.cmd.environ["NVTX_INJECTION64_PATH"]; tool != "" && !ownName(filepath.Base(tool)) && s.profile.Bool("record.nvtx") {
 		note(os.Stderr, "NVTX ranges go to %s, which NVTX_INJECTION64_PATH names, and not into the trace", tool)
 	}

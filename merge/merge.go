@@ -132,6 +132,7 @@ type Merged struct {
 	epochs *epochs
 	file   *spill.File
 	opts   Options
+	unused func() // tells that the run is no longer read
 }
 
 // Info returns the run's account.
@@ -141,7 +142,10 @@ func (m *Merged) Info() *Info { return m.info }
 func (m *Merged) Matrix() *Matrix { return m.matrix }
 
 // Close frees the temporary file.
-func (m *Merged) Close() error { return m.file.Close() }
+func (m *Merged) Close() error {
+	m.unused()
+	return m.file.Close()
+}
 
 // LimitMemory makes Go's soft memory limit that of the options, for programs that do nothing but merge: without it, what the garbage
 // collector has not found yet comes on top of Options.Memory. The limit is the whole program's.
@@ -160,12 +164,18 @@ func Open(ctx context.Context, dir *rundir.Dir, o Options) (*Merged, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	unused := dir.Use()
 	m, err := openIn(ctx, dir, manifest, o)
 	if o.TempDir == "" && errors.Is(err, syscall.ENOSPC) { // the run's disk is full: what became of the run can be told all the same
 		o.TempDir = os.TempDir()
-		return openIn(ctx, dir, manifest, o)
+		m, err = openIn(ctx, dir, manifest, o)
 	}
-	return m, err
+	if err != nil {
+		unused()
+		return nil, err
+	}
+	m.unused = unused
+	return m, nil
 }
 
 func openIn(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, o Options) (*Merged, error) {
