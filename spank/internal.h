@@ -99,6 +99,9 @@ struct sm_command {
 int sm_run(const struct sm_command *c);
 int sm_as_user(const struct sm_user *as, unsigned seconds, void (*what)(void *), void *of);
 
+/* joblog.c */
+void sm_log_traced(spank_t sp, uint32_t step_id, const char *run);
+
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);
 int sm_local_user_init(spank_t sp);

@@ -187,7 +187,7 @@ int sm_remote_user_init(spank_t sp)
     if (wrong)
         untraced(sp, wrong);
     else
-        slurm_info("sigmatrace: step %u is traced into %s", step_id, step.run);
+        sm_log_traced(sp, step_id, step.run);
     return 0;
 }
 
