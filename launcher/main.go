@@ -27,6 +27,7 @@ func commands() []*cli.Command {
 		slurmCommand(),
 		doctorCommand(),
 		cleanCommand(),
+		metricsCommand(),
 	}
 }
 

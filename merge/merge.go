@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -97,6 +98,7 @@ const (
 // killed, or still going on; captures that cannot be read are named in the Info and the rest is merged. It may be repeated at any
 // time; captures are never changed.
 func Run(ctx context.Context, dir *rundir.Dir, o Options) (*Info, error) {
+	began := time.Now()
 	o.fill()
 	exporters, err := lookUp(o.Exports)
 	if err != nil {
@@ -117,7 +119,8 @@ func Run(ctx context.Context, dir *rundir.Dir, o Options) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.SetResult(text); err != nil {
+	end := time.Now()
+	if err := dir.SetResult(text, rundir.Merge{End: end.UTC(), Seconds: end.Sub(began).Seconds()}); err != nil {
 		return nil, err
 	}
 	return info, nil

@@ -31,6 +31,7 @@ type Manifest struct {
 	Tool    string          `json:"tool"`    // version of sigmatrace that wrote the run
 	Run     Run             `json:"run"`
 	Profile Profile         `json:"profile"`
+	Merge   *Merge          `json:"merge,omitempty"`  // of the last merge; absent before one
 	Result  json.RawMessage `json:"result,omitempty"` // the merger's account; absent before a merge
 }
 
@@ -129,9 +130,15 @@ func (d *Dir) WriteManifest(m *Manifest) error {
 	return d.writeJSON(m)
 }
 
-// SetResult stores the merger's account in the manifest and leaves all else in it as it is, fields of other versions included. A
+// Merge says when a merge ended and how long it took. It is no part of the result, which is the same however often a run is merged.
+type Merge struct {
+	End     time.Time `json:"end"`
+	Seconds float64   `json:"seconds"`
+}
+
+// SetResult stores the merger's account in the manifest, with what it is of the merge itself where that is given, and leaves all else in it as it is, fields of other versions included. A
 // run without a manifest gets one that holds the result only.
-func (d *Dir) SetResult(result json.RawMessage) error {
+func (d *Dir) SetResult(result json.RawMessage, of ...Merge) error {
 	unlock, err := d.lock()
 	if err != nil {
 		return err
@@ -139,7 +146,11 @@ func (d *Dir) SetResult(result json.RawMessage) error {
 	defer unlock()
 	text, err := d.manifestText()
 	if errors.Is(err, fs.ErrNotExist) {
-		return d.writeJSON(map[string]any{"version": ManifestVersion, "result": result})
+		fields := map[string]any{"version": ManifestVersion, "result": result}
+		for _, m := range of {
+			fields["merge"] = m
+		}
+		return d.writeJSON(fields)
 	}
 	if err != nil {
 		return err
@@ -149,6 +160,11 @@ func (d *Dir) SetResult(result json.RawMessage) error {
 		return d.damaged(err)
 	}
 	fields["result"] = result
+	for _, m := range of {
+		if fields["merge"], err = json.Marshal(m); err != nil {
+			return fmt.Errorf("writing manifest: %w", err)
+		}
+	}
 	return d.writeJSON(fields)
 }
 
