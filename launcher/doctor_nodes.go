@@ -17,6 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // nodesAtOnce is how many nodes are looked at at the same time.
@@ -113,7 +114,7 @@ func askNode(ctx context.Context, c *cli.Context, exe, node string) (*diagnosis,
 	cmd := exec.CommandContext(within, "srun", line...)
 	cmd.Env = untracedEnvironment()
 	// srun gives its job up when it is told to end; it is killed only where that does not help.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = 3 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

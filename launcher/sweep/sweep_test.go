@@ -100,6 +100,7 @@ func TestRunsOfAllUsersAreFoundAndRemoved(t *testing.T) {
 // At each step at which a name is used again, its owner swaps it for a link to what is another's, or for another directory: nothing of the other's goes.
 func TestSwappedNamesLeadNowhere(t *testing.T) {
 	for _, c := range []struct{ stage, swap, of string }{
+		{"below", "capture", "link to own"}, {"below", "capture/node", "link to own"}, // which he could remove himself, and did not
 		{"found", "run", "link"}, {"parent", "run", "link"}, {"parent", "run", "directory"}, {"opened", "run", "link"}, {"opened", "run", "directory"},
 		{"below", "capture", "link"}, {"below", "capture/node", "link"}, {"found", "user", "link"}, {"parent", "user", "link"},
 	} {
@@ -109,6 +110,9 @@ func TestSwappedNamesLeadNowhere(t *testing.T) {
 			must(t, os.Mkdir(elsewhere, 0o755))
 			makeRun(t, elsewhere+"/sigmatrace-7.0", 0) // root's own, and of the name and form of a run
 			must(t, os.WriteFile(elsewhere+"/sigmatrace-7.0/capture/node/precious", []byte("precious"), 0o644))
+			if c.of == "link to own" {
+				give(t, elsewhere, ann)
+			}
 			home := filepath.Join(dir, "ann")
 			must(t, os.Mkdir(home, 0o755))
 			must(t, os.Chown(home, ann, ann))
@@ -165,7 +169,7 @@ func swap(victim, target, moved, kind string) error {
 	err := os.Rename(victim, moved)
 	switch {
 	case err != nil:
-	case kind == "link":
+	case kind != "directory":
 		err = os.Symlink(target, victim)
 	default:
 		if err = os.Mkdir(victim, 0o755); err == nil {
@@ -185,6 +189,7 @@ func TestWhatIsNotTheOwnersStays(t *testing.T) {
 	must(t, os.Mkdir(dir+"/sigmatrace-1.0/capture/bobs", 0o777))
 	must(t, os.WriteFile(dir+"/sigmatrace-1.0/capture/bobs/file", nil, 0o600))
 	must(t, os.Chown(dir+"/sigmatrace-1.0/capture/bobs", bob, bob))
+	must(t, os.Chmod(dir+"/sigmatrace-1.0/capture/bobs", 0o777)) // though ann could
 	s := &Sweeper{}
 	if err := s.Remove(find(t, s, dir)[0]); err == nil || !exists(dir+"/sigmatrace-1.0/capture/bobs/file") || !exists(dir+"/sigmatrace-1.0/manifest.json") {
 		t.Errorf("%v", err)

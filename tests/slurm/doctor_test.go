@@ -201,3 +201,21 @@ func TestDoctorTellsNodesApart(t *testing.T) {
 		t.Errorf("n2 was not asked for\n%s", r.stdout)
 	}
 }
+
+// A node whose slurmd hangs is named when its time is up, holds nothing up, and has no job of ours left when it comes back.
+func TestDoctorIsNotHeldUpByANode(t *testing.T) {
+	site(t)
+	root := &job{t: t, user: "root", dir: cluster}
+	root.ok("sh", "-c", "kill -STOP $(pgrep -f '^slurmd -D -N n2')")
+	defer func() {
+		root.ok("sh", "-c", "kill -CONT $(pgrep -f '^slurmd -D -N n2')")
+		idle(t)
+		if r := root.ok("squeue", "--noheader"); r.stdout != "" {
+			t.Errorf("jobs are left\n%s", r.stdout)
+		}
+	}()
+	e := doctor(t, 1, "--nodes", "--timeout=5s")
+	if u := e.Nodes.Unreachable; e.Nodes.Looked != 3 || len(u) != 1 || u[0].Nodes != "n2" || u[0].Reason != "no answer within 5s" {
+		t.Errorf("%+v", e.Nodes)
+	}
+}
