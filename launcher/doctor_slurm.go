@@ -240,10 +240,21 @@ func (d *diagnosis) plugin(s *slurmState, path string) {
 	case s.version == "":
 		d.note("", "plugin %s is built for Slurm %s", path, built)
 	case series(built) != series(s.version):
-		d.problem("build it with the headers of Slurm "+series(s.version)+": make SLURM_INCLUDE=...", "plugin %s is built for Slurm %s, and Slurm here is %s: it is not loaded", path, series(built), s.version)
+		d.problem(fitting(path, s.version), "plugin %s is built for Slurm %s, and Slurm here is %s: it is not loaded", path, series(built), s.version)
 	default:
 		d.ok("plugin %s is built for Slurm %s", path, built)
 	}
+}
+
+// fitting says what to do about a plugin of another Slurm's: another beside it may be for this one.
+func fitting(path, slurm string) string {
+	beside, _ := filepath.Glob(filepath.Join(escape(filepath.Dir(path)), pluginName+"*.so"))
+	for _, other := range beside {
+		if v, err := pluginVersion(other); err == nil && series(v) == series(slurm) {
+			return "name " + other + " in plugstack.conf, which is built for it"
+		}
+	}
+	return "build it with the headers of Slurm " + series(slurm) + ": make SLURM_INCLUDE=..."
 }
 
 // inPluginDir is where Slurm looks for a plugin that has no absolute path.

@@ -21,7 +21,7 @@ func init() {
 	merger = func(ctx context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
 		p := newProgressLine(os.Stderr)
 		defer p.end()
-		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show}
+		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show, AtEnd: true}
 		options.LimitMemory()
 		info, err := merge.Run(ctx, dir, options)
 		if err != nil {

@@ -235,8 +235,8 @@ func (a *account) families() []family {
 		{"sigmatrace_untraced_steps", "Runs with nodes on which tasks ran without the recorder, by the reason.", untraced},
 		{"sigmatrace_clock_error_worst_seconds", "Largest clock error of a node in merged runs, of those in which it is known.", one(a.clockWorst, a.clockKnown > 0)},
 		{"sigmatrace_clock_unknown_runs", "Merged runs in which the clock error of some node is not known.", one(float64(a.clockUnknown), true)},
-		{"sigmatrace_merge_worst_seconds", "Longest merge of a run.", one(a.mergeWorst, a.merged > 0)},
-		{"sigmatrace_merge_spent_seconds", "Time that the last merges of all runs took.", one(a.mergeSum, true)},
+		{"sigmatrace_merge_worst_seconds", "Longest merge at the end of a run.", one(a.mergeWorst, a.merged > 0)},
+		{"sigmatrace_merge_spent_seconds", "Time that the merges at the ends of all runs took.", one(a.mergeSum, true)},
 		{"sigmatrace_last_end_timestamp_seconds", "When the run that ended last did.", one(a.lastEnd, a.lastEnd > 0)},
 		{"sigmatrace_unreadable_runs", "Directories that could not be looked at, and runs of another version.", one(float64(a.unreadable), true)},
 	}

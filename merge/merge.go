@@ -32,6 +32,7 @@ type Options struct {
 	Workers  int      // processes and partitions worked on at the same time; 0 means as many as there are CPUs. The output does not depend on it
 	Memory   int64    // bytes; 0 means DefaultMemory, less than MinMemory is raised to it
 	Exports  []string // names of Exporters; nil means DefaultExports
+	AtEnd    bool     // the manifest is to say how long this merge took: that at the run's end, since one that is repeated changes nothing
 	TempDir  string   // for the temporary file; "" means the run directory
 	Log      hclog.Logger
 	Progress func(stage string, done, total int64) // called from several goroutines; nil for none
@@ -119,8 +120,12 @@ func Run(ctx context.Context, dir *rundir.Dir, o Options) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	end := time.Now()
-	if err := dir.SetResult(text, rundir.Merge{End: end.UTC(), Seconds: end.Sub(began).Seconds()}); err != nil {
+	var of []rundir.Merge
+	if o.AtEnd {
+		end := time.Now()
+		of = append(of, rundir.Merge{End: end.UTC(), Seconds: end.Sub(began).Seconds()})
+	}
+	if err := dir.SetResult(text, of...); err != nil {
 		return nil, err
 	}
 	return info, nil

@@ -31,7 +31,7 @@ type Manifest struct {
 	Tool    string          `json:"tool"`    // version of sigmatrace that wrote the run
 	Run     Run             `json:"run"`
 	Profile Profile         `json:"profile"`
-	Merge   *Merge          `json:"merge,omitempty"`  // of the last merge; absent before one
+	Merge   *Merge          `json:"merge,omitempty"`  // at the run's end; absent where there was none
 	Result  json.RawMessage `json:"result,omitempty"` // the merger's account; absent before a merge
 }
 
@@ -130,7 +130,7 @@ func (d *Dir) WriteManifest(m *Manifest) error {
 	return d.writeJSON(m)
 }
 
-// Merge says when a merge ended and how long it took. It is no part of the result, which is the same however often a run is merged.
+// Merge says when the merge at the run's end was through and how long it took. Merges that repeat it leave it as it is: they give the same bytes.
 type Merge struct {
 	End     time.Time `json:"end"`
 	Seconds float64   `json:"seconds"`
