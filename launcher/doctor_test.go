@@ -204,3 +204,32 @@ func TestVersionsOfTracedLibraries(t *testing.T) {
 		}
 	}
 }
+
+// Where plugins of several Slurms are installed side by side, the one that fits is named.
+func TestDoctorNamesThePluginThatFits(t *testing.T) {
+	dir := t.TempDir()
+	for name, number := range map[string]string{"spank_sigmatrace-22.05.so": "0x160508", "spank_sigmatrace-23.11.so": "0x170b01"} {
+		source := filepath.Join(dir, "x.c")
+		if err := os.WriteFile(source, []byte("const unsigned plugin_version = "+number+";\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, name), source).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	wrong := filepath.Join(dir, "spank_sigmatrace-22.05.so")
+	d := &diagnosis{Facts: map[string]string{}}
+	d.plugin(&slurmState{version: "23.11.4"}, wrong)
+	told := slices.ContainsFunc(d.Findings, func(f finding) bool {
+		return strings.HasSuffix(f.What, "is built for Slurm 22.05, and Slurm here is 23.11.4: it is not loaded") && strings.Contains(f.Hint, "name "+dir+"/spank_sigmatrace-23.11.so")
+	})
+	if !told {
+		t.Errorf("%+v", d.Findings)
+	}
+	if hint := fitting(wrong, "24.11.5"); !strings.Contains(hint, "headers of Slurm 24.11") {
+		t.Errorf("where none fits: %s", hint)
+	}
+	if v, err := pluginVersion("/bin/true"); err == nil {
+		t.Errorf("a program is a plugin of %s", v)
+	}
+}
