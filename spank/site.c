@@ -2,16 +2,13 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <dlfcn.h>
 #include <grp.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifndef SIGMATRACE_PREFIX
-#define SIGMATRACE_PREFIX "/usr"
-#endif
 
 struct sm_site sm_site;
 
@@ -53,6 +50,19 @@ static int seconds(unsigned *to, const char *value)
         return -1;
     *to = (unsigned)n;
     return 0;
+}
+
+/* PREFIX/below, where this file is PREFIX/lib/slurm/FILE. */
+static void beside(char *to, size_t size, const char *below)
+{
+    Dl_info own;
+    const char *file = dladdr(&sm_site, &own) && own.dli_fname ? own.dli_fname : "";
+    size_t n = strlen(file);
+    for (int level = 0; level < 3 && n > 0; level++)
+        while (n > 0 && file[--n] != '/')
+            ;
+    if (file[0] != '/' || (size_t)snprintf(to, size, "%.*s/%s", (int)n, file, below) >= size)
+        to[0] = 0;
 }
 
 static int argument(const char *name, const char *value)
@@ -97,8 +107,8 @@ void sm_site_read(int ac, char **av, void (*say)(const char *fmt, ...))
     memset(s, 0, sizeof *s);
     s->rate = 1000000;
     s->merge_seconds = 60;
-    strcpy(s->command, SIGMATRACE_PREFIX "/bin/sigmatrace");
-    strcpy(s->libdir, SIGMATRACE_PREFIX "/lib/sigmatrace");
+    beside(s->command, sizeof s->command, "bin/sigmatrace");
+    beside(s->libdir, sizeof s->libdir, "lib/sigmatrace");
     for (int i = 0; i < ac; i++) {
         char name[32];
         const char *equals = strchr(av[i], '=');
