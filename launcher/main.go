@@ -28,6 +28,7 @@ func commands() []*cli.Command {
 		doctorCommand(),
 		cleanCommand(),
 		metricsCommand(),
+		manualCommand(),
 	}
 }
 
@@ -36,6 +37,15 @@ func main() { os.Exit(run(os.Args)) }
 // run executes one command line and returns the exit status.
 func run(args []string) int {
 	status := 0
+	app := application()
+	ctx := withStatus(context.Background(), &status)
+	if err := app.RunContext(ctx, reorder(app.Commands, helpFor(app.Commands, args))); err != nil {
+		return report(os.Stderr, err)
+	}
+	return status
+}
+
+func application() *cli.App {
 	app := &cli.App{
 		Name:                      "sigmatrace",
 		Usage:                     "record and show the RDMA communication of a parallel job",
@@ -55,11 +65,7 @@ func run(args []string) int {
 	for _, c := range app.Commands {
 		prepare(c)
 	}
-	ctx := withStatus(context.Background(), &status)
-	if err := app.RunContext(ctx, reorder(app.Commands, helpFor(app.Commands, args))); err != nil {
-		return report(os.Stderr, err)
-	}
-	return status
+	return app
 }
 
 // helpFor turns `help COMMAND...` into `COMMAND... --help`: cli's own help knows no commands below a command.
