@@ -10,3 +10,9 @@ deps:
 .PHONY: demo
 demo:
 	scripts/demo.sh
+
+.PHONY: deb
+deb:
+	scripts/deps.sh build deb
+	$(MAKE) all
+	scripts/deb

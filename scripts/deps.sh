@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs with apt what the named groups need, and only what is missing.
-#   scripts/deps.sh GROUP...      groups: build demo test slurm vm fresh bench all
+#   scripts/deps.sh GROUP...      groups: build deb demo test slurm vm fresh bench all
 # Run as root on Debian 12. A package named here is the only place where the project says that it needs it.
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,25 +11,27 @@ die() { echo "sigmatrace: error: $*" >&2; exit 1; }
 # Each list holds Debian 12 package names. nodejs and npm are asked for by command, see below.
 BUILD="gcc libc6-dev make git ca-certificates libucx-dev libibverbs-dev librdmacm-dev libfabric-dev libslurm-dev"
 DEMO="openmpi-bin libopenmpi-dev ucx-utils perftest ibverbs-utils ibverbs-providers rdmacm-utils"
-TEST="$DEMO libfabric-bin mpich gcc binutils procps iproute2 valgrind xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user btrfs-progs e2fsprogs libmpich-dev slurm-wlm munge libpmix2 musl-tools libjemalloc2 heaptrack python3 python3-pyverbs python3-torch man-db"
+TEST="$DEMO libfabric-bin mpich gcc binutils procps iproute2 valgrind xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user btrfs-progs e2fsprogs libmpich-dev slurm-wlm munge libpmix2 musl-tools libjemalloc2 heaptrack python3 python3-pyverbs python3-torch man-db lintian"
 SLURM="slurm-wlm munge libslurm-dev libpmix2 openmpi-bin libopenmpi-dev ucx-utils iproute2 util-linux mount procps"
+DEB="dpkg-dev binutils"
 FRESH="mmdebstrap util-linux"
 VM="$DEMO qemu-system-x86 busybox-static cpio kmod mmdebstrap xz-utils libfabric-bin"
 BENCH="$DEMO valgrind lttng-tools liblttng-ust-dev libfabric-bin"
 
-[ $# -gt 0 ] || die "name at least one group: build demo test slurm vm fresh bench all"
+[ $# -gt 0 ] || die "name at least one group: build deb demo test slurm vm fresh bench all"
 packages=() commands=() go=
 for group in "$@"; do
 	case $group in
 	build) packages+=($BUILD); go=yes ;;
+	deb) packages+=($DEB) ;;
 	demo) packages+=($DEMO) ;;
 	test) packages+=($TEST); commands+=(node:nodejs npm:npm) ;;
 	slurm) packages+=($SLURM) ;;
 	vm) packages+=($VM) ;;
 	fresh) packages+=($FRESH) ;;
 	bench) packages+=($BENCH) ;;
-	all) packages+=($BUILD $TEST $SLURM $VM $FRESH $BENCH); commands+=(node:nodejs npm:npm); go=yes ;;
-	*) die "deps.sh: unknown group \"$group\": use build demo test slurm vm fresh bench all" ;;
+	all) packages+=($BUILD $DEB $TEST $SLURM $VM $FRESH $BENCH); commands+=(node:nodejs npm:npm); go=yes ;;
+	*) die "deps.sh: unknown group \"$group\": use build deb demo test slurm vm fresh bench all" ;;
 	esac
 done
 

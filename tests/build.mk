@@ -5,7 +5,7 @@
 tests: all
 
 test:
-	scripts/deps.sh build test vm fresh
+	scripts/deps.sh build deb test vm fresh
 	$(MAKE) tests
 	tests/run $(TESTFLAGS)
 

@@ -195,6 +195,7 @@ func TestUninstallRemovesWhatWasInstalledAndNothingElse(t *testing.T) {
 }
 
 func TestUninstallAndUpgradeKeepWhatTheSiteChanged(t *testing.T) {
+	needs.Time(t)
 	root, environ := staged(t)
 	snippet := filepath.Join(root, "etc/slurm/plugstack.conf.d/sigmatrace.conf")
 	must(t, environ, "--prefix=/opt/s", "--plugstack")
@@ -307,6 +308,7 @@ func TestWhatIsNotBuiltIsNotInstalled(t *testing.T) {
 }
 
 func TestInstallThatFailsChangesNothing(t *testing.T) {
+	needs.Time(t)
 	if os.Getuid() != 0 {
 		t.Skip("needs root, for a folder that another user cannot write")
 	}
@@ -339,6 +341,7 @@ func TestInstallThatFailsChangesNothing(t *testing.T) {
 
 // Killed at any moment, it leaves what the next installation or uninstall takes along.
 func TestInstallThatIsKilledLeavesNothingForGood(t *testing.T) {
+	needs.Time(t)
 	root, environ := staged(t)
 	before := files(t, root)
 	tree := copied(t)
