@@ -119,8 +119,10 @@ int sm_local_user_init(spank_t sp)
     spank_get_item(sp, S_JOB_TOTAL_TASK_COUNT, &tasks);
     spank_get_item(sp, S_JOB_ARGV, &argc, &argv);
     const char *there = getenv(SM_STEP_VARIABLE);
+    if (decision == SM_UNTOUCHED && !there)
+        return 0;
     int daemon = argc > 0 && sm_is_daemon(argv[0]);
-    if (launched() || (decision == SM_UNTOUCHED && !there)) {
+    if (launched()) {
         if (there)
             tell_nodes(SM_STEP_NONE);
         return 0;

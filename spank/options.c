@@ -128,8 +128,10 @@ void sm_options_hint(void)
 {
     static const char *const names[] = {"aggregate", "simple", "full", "default", "off"};
     char text[65536];
+    if (!sm_ask.bare)
+        return;
     size_t n = sm_command_line(text, sizeof text);
-    for (const char *p = text, *next; sm_ask.bare && p < text + n; p = next) {
+    for (const char *p = text, *next; p < text + n; p = next) {
         next = p + strlen(p) + 1;
         if (strcmp(p, "--sigmatrace") || next >= text + n)
             continue;

@@ -46,6 +46,7 @@ var groups = []struct {
 	{"bytes", bytesPerEvent},
 	{"merge", merging},
 	{"export", exporting},
+	{"slurm", slurm},
 }
 
 func main() {

@@ -94,3 +94,29 @@ func TestUnaskedPluginChangesNothing(t *testing.T) {
 	site(t)
 	idle(t)
 }
+
+// calls are the files that srun opens and the programs that it runs, as strace sees them; numbers in names, which differ from run to run, as N.
+func (j *job) calls() []string {
+	j.t.Helper()
+	j.ok("strace", "-f", "-qq", "-e", "trace=execve,openat,open", "-e", "status=successful", "-o", "trace", "srun", "-w", "n1", "true")
+	var list []string
+	for _, call := range regexp.MustCompile(`(?:execve|open(?:at)?)\([^"]*"([^"]*)"`).FindAllStringSubmatch(j.read("trace"), -1) {
+		list = append(list, regexp.MustCompile(`[0-9]+`).ReplaceAllString(call[1], "N"))
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// What an srun that does not ask pays is the loading of the plugin: it reads no other file and runs nothing.
+func TestUnaskedPluginReadsNothing(t *testing.T) {
+	j := newJob(t)
+	if err := os.WriteFile(filepath.Join(cluster, "etc", "plugstack.conf"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	without := j.calls()
+	site(t)
+	with := slices.DeleteFunc(j.calls(), func(path string) bool { return slices.Contains(without, path) })
+	if len(without) < 10 || len(with) != 1 || filepath.Base(with[0]) != "spank_sigmatrace.so" {
+		t.Errorf("srun opened %d files and ran programs without the plugin; with it also %q, want the plugin alone", len(without), with)
+	}
+}
