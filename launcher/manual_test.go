@@ -99,3 +99,32 @@ func TestManualHasWhatThePluginTakes(t *testing.T) {
 		}
 	}
 }
+
+// What the page says the plugin says, the plugin says: each message of its own is in its sources, or in those of the command that it runs.
+func TestManualQuotesMessagesAsTheyAre(t *testing.T) {
+	_, messages, _ := strings.Cut(shown(t)["sigmatrace-slurm.7"], "\nMESSAGES\n")
+	var sources []byte
+	files, err := filepath.Glob("../spank/*.c")
+	for _, file := range append(files, "../profiles/search.go", "../profiles/resolve.go", "../profiles/problem.go") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, text...)
+	}
+	quoted := 0
+	for _, line := range regexp.MustCompile(`(?m)^       (\S.*)$`).FindAllStringSubmatch(messages, -1) {
+		if strings.Contains(line[1], "Slurm plugin") {
+			break // Slurm's own
+		}
+		quoted++
+		for _, part := range regexp.MustCompile(`: |\.\.\.|"|full`).Split(strings.TrimPrefix(line[1], "--sigmatrace: "), -1) {
+			if part = strings.TrimSpace(part); !bytes.Contains(sources, []byte(part)) {
+				t.Errorf("sigmatrace-slurm(7) quotes %q, and nothing says %q", line[1], part)
+			}
+		}
+	}
+	if err != nil || quoted < 5 {
+		t.Fatalf("%d messages found, %v", quoted, err)
+	}
+}
