@@ -16,3 +16,8 @@ deb:
 	scripts/deps.sh build deb
 	$(MAKE) all
 	scripts/deb
+
+PREFIX ?= /usr/local
+.PHONY: install
+install: all
+	scripts/install --prefix $(PREFIX)

@@ -176,6 +176,10 @@ func TestInstallWithoutPlugstackTouchesNoConfiguration(t *testing.T) {
 
 func TestInstallTwiceIsInstallOnce(t *testing.T) {
 	root, environ := staged(t)
+	cmd := exec.Command("make", "-s", "-C", top, "install", "PREFIX=/opt/s", "DESTDIR="+root)
+	if out, status := output(t, cmd, nil); status != 0 {
+		t.Fatalf("make install: status %d\n%s", status, out)
+	}
 	must(t, environ, "--prefix=/opt/s", "--plugstack")
 	before := files(t, root)
 	must(t, environ, "--prefix", "/opt/s/", "--plugstack")
@@ -387,6 +391,20 @@ func TestOnlyOneInstallationAtATime(t *testing.T) {
 			t.Errorf("%v: status %d\n%s", args, status, out)
 		}
 		same(t, "beside another", files(t, root), before)
+	}
+}
+
+// A further file is one row of install.list at most; a unit starts what was installed with it.
+func TestUnitsStartWhatIsInstalled(t *testing.T) {
+	root, environ := staged(t)
+	tree := copied(t)
+	write(t, filepath.Join(tree, "launcher/any/any.service"), "[Service]\nExecStart=/usr/local/bin/sigmatrace --flag /a/b\nNice=10\n")
+	if out, status := script(t, tree, environ, "--prefix=/opt/s"); status != 0 {
+		t.Fatalf("status %d\n%s", status, out)
+	}
+	got, err := os.ReadFile(filepath.Join(root, "opt/s/lib/systemd/system/any.service"))
+	if want := "[Service]\nExecStart=/opt/s/bin/sigmatrace --flag /a/b\nNice=10\n"; err != nil || string(got) != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 }
 

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 check deb scripts/deb
 deb=$(ls "$B"/sigmatrace_*.deb)
-check lintian lintian --allow-root --fail-on error,warning "$deb"
+check lintian lintian --allow-root --fail-on error "$deb"
 mkdir -p "$TMP/packages"
 cp "$deb" "$TMP/packages/old.deb"
 dpkg-deb -R "$deb" "$TMP/newer"
