@@ -37,9 +37,9 @@ func output(t *testing.T, cmd *exec.Cmd, environ []string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-func must(t *testing.T, environ []string, args ...string) string {
+func must(t *testing.T, tree string, environ []string, args ...string) string {
 	t.Helper()
-	out, status := script(t, top, environ, args...)
+	out, status := script(t, tree, environ, args...)
 	if status != 0 {
 		t.Fatalf("scripts/install %v: status %d\n%s", args, status, out)
 	}
@@ -132,7 +132,7 @@ func plugin(t *testing.T) string {
 
 func TestInstalledFilesAreThoseBuilt(t *testing.T) {
 	root, environ := staged(t)
-	must(t, environ, "--prefix=/opt/s", "--plugstack")
+	must(t, top, environ, "--prefix=/opt/s", "--plugstack")
 	got := files(t, root)
 	built, err := filepath.Glob(filepath.Join(top, "build/lib/sigmatrace/*.so"))
 	if err != nil || len(built) == 0 {
@@ -169,31 +169,34 @@ func TestInstalledFilesAreThoseBuilt(t *testing.T) {
 
 func TestInstallWithoutPlugstackTouchesNoConfiguration(t *testing.T) {
 	root, environ := staged(t)
+	tree := copied(t)
 	before := files(t, filepath.Join(root, "etc/slurm"))
-	must(t, environ, "--prefix=/opt/s")
+	must(t, tree, environ, "--prefix=/opt/s")
 	same(t, "etc/slurm", files(t, filepath.Join(root, "etc/slurm")), before)
 }
 
 func TestInstallTwiceIsInstallOnce(t *testing.T) {
+	needs.Time(t)
 	root, environ := staged(t)
 	cmd := exec.Command("make", "-s", "-C", top, "install", "PREFIX=/opt/s", "DESTDIR="+root)
 	if out, status := output(t, cmd, nil); status != 0 {
 		t.Fatalf("make install: status %d\n%s", status, out)
 	}
-	must(t, environ, "--prefix=/opt/s", "--plugstack")
+	must(t, top, environ, "--prefix=/opt/s", "--plugstack")
 	before := files(t, root)
-	must(t, environ, "--prefix", "/opt/s/", "--plugstack")
+	must(t, top, environ, "--prefix", "/opt/s/", "--plugstack")
 	same(t, "second installation", files(t, root), before)
 }
 
 func TestUninstallRemovesWhatWasInstalledAndNothingElse(t *testing.T) {
 	root, environ := staged(t)
+	tree := copied(t)
 	before := files(t, root)
-	must(t, environ, "--prefix=/opt/s", "--plugstack")
-	must(t, environ, "--prefix=/opt/s", "--uninstall")
+	must(t, tree, environ, "--prefix=/opt/s", "--plugstack")
+	must(t, tree, environ, "--prefix=/opt/s", "--uninstall")
 	same(t, "after uninstall", files(t, root), before)
 
-	if out, status := script(t, top, environ, "--prefix=/opt/s", "--uninstall"); status != 1 || !strings.Contains(out, "nothing is installed in") {
+	if out, status := script(t, tree, environ, "--prefix=/opt/s", "--uninstall"); status != 1 || !strings.Contains(out, "nothing is installed in") {
 		t.Errorf("a second uninstall: status %d\n%s", status, out)
 	}
 }
@@ -201,12 +204,13 @@ func TestUninstallRemovesWhatWasInstalledAndNothingElse(t *testing.T) {
 func TestUninstallAndUpgradeKeepWhatTheSiteChanged(t *testing.T) {
 	needs.Time(t)
 	root, environ := staged(t)
+	tree := copied(t)
 	snippet := filepath.Join(root, "etc/slurm/plugstack.conf.d/sigmatrace.conf")
-	must(t, environ, "--prefix=/opt/s", "--plugstack")
+	must(t, tree, environ, "--prefix=/opt/s", "--plugstack")
 	write(t, snippet, "# the site's own\n")
 	write(t, filepath.Join(root, "etc/sigmatrace/profiles/site.toml"), "mode = \"full\"\n")
 	for _, args := range [][]string{{"--prefix=/opt/s", "--plugstack"}, {"--prefix=/opt/s"}, {"--prefix=/opt/s", "--uninstall"}} {
-		out := must(t, environ, args...)
+		out := must(t, tree, environ, args...)
 		if len(args) == 1 == strings.Contains(out, "sigmatrace.conf") {
 			t.Errorf("%v said:\n%s", args, out)
 		}
@@ -225,7 +229,8 @@ func TestUninstallAndUpgradeKeepWhatTheSiteChanged(t *testing.T) {
 // A process that has an old file mapped must keep it as it was.
 func TestUpgradeReplacesFilesByRename(t *testing.T) {
 	root, environ := staged(t)
-	must(t, environ, "--prefix=/opt/s")
+	tree := copied(t)
+	must(t, tree, environ, "--prefix=/opt/s")
 	lib := filepath.Join(root, "opt/s/lib/sigmatrace/libsigmatrace.so")
 	stale, gone := filepath.Join(root, "opt/s/lib/sigmatrace/provider-old.so"), filepath.Join(root, "opt/s/share/doc/sigmatrace/OLD.md")
 	receipt := filepath.Join(root, "opt/s/share/sigmatrace/installed")
@@ -247,12 +252,12 @@ func TestUpgradeReplacesFilesByRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mapped.Close()
-	must(t, environ, "--prefix=/opt/s")
+	must(t, tree, environ, "--prefix=/opt/s")
 	text := make([]byte, 10)
 	if n, _ := mapped.Read(text); string(text[:n]) != "old" {
 		t.Errorf("the file that was open has become %q", text[:n])
 	}
-	want, err := os.ReadFile(needs.Built(t, "lib/sigmatrace/libsigmatrace.so"))
+	want, err := os.ReadFile(filepath.Join(tree, "build/lib/sigmatrace/libsigmatrace.so"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,13 +270,13 @@ func TestUpgradeReplacesFilesByRename(t *testing.T) {
 	if _, err := os.Stat(gone); err == nil {
 		t.Error("a page of the earlier version is still there")
 	}
-	must(t, environ, "--prefix=/opt/s", "--uninstall")
+	must(t, tree, environ, "--prefix=/opt/s", "--uninstall")
 	if _, err := os.Stat(stale); err == nil {
 		t.Error("uninstall left the earlier version's library")
 	}
 }
 
-// copied is a copy of what the script needs, whose built files a test can change.
+// copied is a copy of what the script needs, whose built files are a line each, and a test can change them.
 func copied(t *testing.T) string {
 	t.Helper()
 	tree := t.TempDir()
@@ -317,17 +322,17 @@ func TestInstallThatFailsChangesNothing(t *testing.T) {
 		t.Skip("needs root, for a folder that another user cannot write")
 	}
 	root, environ := staged(t)
-	must(t, environ, "--prefix=/opt/s")
+	tree := copied(t)
+	must(t, tree, environ, "--prefix=/opt/s")
 	for _, fresh := range []bool{true, false} { // the first installation, and an upgrade
 		if fresh {
-			must(t, environ, "--prefix=/opt/s", "--uninstall")
+			must(t, tree, environ, "--prefix=/opt/s", "--uninstall")
 		} else {
-			must(t, environ, "--prefix=/opt/s")
+			must(t, tree, environ, "--prefix=/opt/s")
 		}
 		if out, err := exec.Command("sh", "-c", `chmod 755 "$(dirname "$0")" "$0" && chown -R 65534 "$0" && chown 0 "$0/opt/s/lib/slurm"`, root).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		tree := copied(t)
 		for dir := tree; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
@@ -376,7 +381,8 @@ func TestInstallThatIsKilledLeavesNothingForGood(t *testing.T) {
 
 func TestOnlyOneInstallationAtATime(t *testing.T) {
 	root, environ := staged(t)
-	must(t, environ, "--prefix=/opt/s")
+	tree := copied(t)
+	must(t, tree, environ, "--prefix=/opt/s")
 	before := files(t, root)
 	dir, err := os.Open(filepath.Join(root, "opt/s/share/sigmatrace"))
 	if err != nil {
@@ -387,7 +393,7 @@ func TestOnlyOneInstallationAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"--prefix=/opt/s"}, {"--prefix=/opt/s", "--uninstall"}} {
-		if out, status := script(t, top, environ, args...); status != 1 || !strings.Contains(out, "another scripts/install is at work") {
+		if out, status := script(t, tree, environ, args...); status != 1 || !strings.Contains(out, "another scripts/install is at work") {
 			t.Errorf("%v: status %d\n%s", args, status, out)
 		}
 		same(t, "beside another", files(t, root), before)
