@@ -65,7 +65,7 @@ var varies = regexp.MustCompile(`^[0-9]+: (SLURM_(JOB_ID|JOBID|JOB_(START|END)_T
 func TestUnaskedPluginChangesNothing(t *testing.T) {
 	j := newJob(t)
 	environment := func() (string, string) {
-		r := j.ok("srun", "-w", "n1,n2", "--label", "env")
+		r := j.ok("srun", "-Q", "-w", "n1,n2", "--label", "env")
 		lines := slices.DeleteFunc(strings.Split(r.stdout, "\n"), varies.MatchString)
 		slices.Sort(lines)
 		return strings.Join(lines, "\n"), r.stderr
@@ -98,7 +98,7 @@ func TestUnaskedPluginChangesNothing(t *testing.T) {
 // calls are the files that srun opens and the programs that it runs, as strace sees them; numbers in names, which differ from run to run, as N.
 func (j *job) calls() []string {
 	j.t.Helper()
-	j.ok("strace", "-f", "-qq", "-e", "trace=execve,openat,open", "-e", "status=successful", "-o", "trace", "srun", "-w", "n1", "true")
+	j.ok("strace", "-f", "-qq", "-e", "trace=execve,openat,open", "-e", "status=successful", "-o", "trace", "srun", "-Q", "-w", "n1", "true")
 	var list []string
 	for _, call := range regexp.MustCompile(`(?:execve|open(?:at)?)\([^"]*"([^"]*)"`).FindAllStringSubmatch(j.read("trace"), -1) {
 		list = append(list, regexp.MustCompile(`[0-9]+`).ReplaceAllString(call[1], "N"))
