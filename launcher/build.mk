@@ -12,6 +12,7 @@ all: $(LIBDIR)/BUILD
 $(LIBDIR)/BUILD: $(LIBDIR)/libsigmatrace.so $(PROVIDERS:%=$(LIBDIR)/provider-%.so) $(SETS:%=$(LIBDIR)/libsigmatrace.%.so)
 	@{ echo "sigmatrace $(VERSION)"; for f in $^; do echo "$${f##*/} $$(readelf -n $$f | sed -n 's/.*Build ID: //p')"; done; } >$@.new
 	@mv $@.new $@
+
 # The manual pages, made from the command's own tables and launcher/manual/.
 all: man
 .PHONY: man
