@@ -29,14 +29,15 @@ const (
 
 // Clock maps ticks to nanoseconds, piecewise linear. It is safe for concurrent use.
 type Clock struct {
-	Steps   int     // steps of the wall clock that were taken out
-	StepNS  int64   // their sum; times are those of the wall clock after the last
-	errorNS float64 // between the outermost pairs
-	reason  string  // why the error is not known
-	ends    float64 // relative error of the rate beyond the outermost pairs
-	first   uint64  // the outermost pairs
-	last    uint64
-	knots   []knot
+	Steps    int     // steps of the wall clock that were taken out
+	StepNS   int64   // their sum; times are those of the wall clock after the last
+	errorNS  float64 // between the outermost pairs
+	reason   string  // why the error is not known
+	changing bool    // the counter does not promise a constant rate
+	ends     float64 // relative error of the rate beyond the outermost pairs
+	first    uint64  // the outermost pairs
+	last     uint64
+	knots    []knot
 }
 
 // knot is where a piece begins: ns = base + (ticks-at)*rate/2^32.
@@ -92,7 +93,7 @@ func scale(d, rate uint64) int64 {
 // tick fallbackTicks.
 func Fit(pairs []Pair, hz uint64, invariant bool, fallbackTicks uint64, fallback int64) *Clock {
 	pairs = usable(pairs)
-	c := &Clock{}
+	c := &Clock{changing: !invariant}
 	if len(pairs) == 0 {
 		rate := uint64(1) << fractionBits
 		c.reason = "no clock pair and no frequency"
