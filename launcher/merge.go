@@ -21,7 +21,8 @@ func init() {
 	merger = func(ctx context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
 		p := newProgressLine(os.Stderr)
 		defer p.end()
-		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show, AtEnd: true}
+		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show, AtEnd: true,
+			ClockSource: o.Clock.Source, ClockWarnAbove: o.Clock.WarnAbove, ClockRepair: o.Clock.Repair}
 		options.LimitMemory()
 		info, err := merge.Run(ctx, dir, options)
 		if err != nil {
@@ -43,7 +44,7 @@ func mergeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "merge",
 		Usage:     "merge a run's captures into trace and matrices",
-		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--exports LIST] [--json] RUN",
+		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--clock SOURCE] [--clock-repair] [--exports LIST] [--json] RUN",
 		Description: "Merges what captures there are: of a run that has ended, was killed, or still goes on. Captures are never changed, and a merge can be\n" +
 			"repeated at any time. What no option says is as the run's profile says. The exit status is 3 where the trace is incomplete.",
 		ArgsUsage: "RUN",
@@ -58,6 +59,8 @@ func mergeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "j", Usage: "use `N` cores; 0: all"},
 		&cli.StringFlag{Name: "memory", Usage: "use at most `SIZE` of memory"},
+		&cli.StringFlag{Name: "clock", Usage: "bring nodes to one clock by `SOURCE`: " + strings.Join(merge.ClockSources, ", ")},
+		&cli.BoolFlag{Name: "clock-repair", Usage: "move times where a message was received before it was sent"},
 	}
 }
 
@@ -95,6 +98,9 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 		return nil, o, &usageError{err: fmt.Errorf("-j: %d is negative", c.Int("j"))}
 	}
 	o.Memory, o.Workers = memory, c.Int("j")
+	if err := clockInput(c, dir, &o); err != nil {
+		return nil, o, err
+	}
 	o.LimitMemory()
 	return dir, o, nil
 }

@@ -24,6 +24,7 @@ type mergeOptions struct {
 	Memory  int64 // bytes
 	Workers int   // cores, 0: all
 	Exports []string
+	Clock   clockOptions
 }
 
 // merger merges the captures of a run directory. It is nil in a build without the merge package.
@@ -39,7 +40,7 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Workers: s.workers, Exports: s.profile.List("merge.exports")})
+	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Workers: s.workers, Exports: s.profile.List("merge.exports"), Clock: clockOf(s.profile)})
 	if err != nil {
 		warn(os.Stderr, again, "merging %s: %v", dir.Path(), err)
 		return false

@@ -69,18 +69,17 @@ type span struct{ from, to int64 }
 
 func (i *Info) addTimes(p *process) {
 	if i.Time == nil {
-		i.Time = &Times{BeginNS: p.first, EndNS: p.last}
+		i.Time = &Times{BeginNS: p.place.NS(p.first), EndNS: p.place.NS(p.last)}
 	}
 	t := i.Time
-	t.BeginNS, t.EndNS = min(t.BeginNS, p.first), max(t.EndNS, p.last)
+	t.BeginNS, t.EndNS = min(t.BeginNS, p.place.NS(p.first)), max(t.EndNS, p.place.NS(p.last))
 	if p.shown == (span{}) {
 		return
 	}
-	if t.FirstOperationNS == nil {
-		t.FirstOperationNS, t.LastOperationNS = &p.shown.from, &p.shown.to
-		return
+	first, last := p.place.NS(p.shown.from), p.place.NS(p.shown.to)
+	if t.FirstOperationNS != nil {
+		first, last = min(*t.FirstOperationNS, first), max(*t.LastOperationNS, last)
 	}
-	first, last := min(*t.FirstOperationNS, p.shown.from), max(*t.LastOperationNS, p.shown.to)
 	t.FirstOperationNS, t.LastOperationNS = &first, &last
 }
 
@@ -154,12 +153,31 @@ type ClockInfo struct {
 	Steps             int               `json:"steps"`   // of the nodes' wall clocks, taken out
 	StepNS            int64             `json:"step_ns"` // sum of those of a node, of the node where it is largest
 	ReceiveBeforeSend ReceiveBeforeSend `json:"receive_before_send"`
+	Repaired          *Repaired         `json:"repaired,omitempty"`  // what --clock-repair changed; null where it was not asked for
+	Triangles         *Triangles        `json:"triangles,omitempty"` // null where no three nodes exchanged messages
+	SlackNS           int64             `json:"slack_ns,omitempty"`  // by which messages contradict each other; it is in the bounds
+	Warnings          []string          `json:"warnings,omitempty"`
+}
+
+// Repaired says how many receives before their send were removed, and the most by which a time was moved for that.
+type Repaired struct {
+	Count  int64 `json:"count"`
+	MostNS int64 `json:"most_ns"`
+}
+
+// Triangles is the triangle error of three nodes, of all that have messages both ways: by how much the offset from the first to the third is
+// another than by way of the second.
+type Triangles struct {
+	Count   int     `json:"count"`
+	MeanNS  float64 `json:"mean_ns"`
+	WorstNS float64 `json:"worst_ns"`
 }
 
 // ReceiveBeforeSend counts messages that by the run's clock were received before they were sent; null where none were matched.
 type ReceiveBeforeSend struct {
 	Count   *int64 `json:"count"`
-	WorstNS *int64 `json:"worst_ns"` // 0 where there were none
+	WorstNS *int64 `json:"worst_ns"`         // 0 where there were none
+	Unsure  *int64 `json:"unsure,omitempty"` // of them, not surely matched: no time is changed for those
 }
 
 // Bytes is the size of the captures, and what an event takes of it: chunk headers included, definitions and reserved space not.
@@ -229,7 +247,8 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 	}
 	i.Ranks, i.Processes = in.ranks()
 	i.Exact = i.Exact && in.reached()
-	i.Clock.Nodes = run.Clocks
+	i.Clock.Nodes, i.Clock.Repaired, i.Clock.Triangles = run.Clocks, in.told.repaired, in.told.triangles
+	i.Clock.SlackNS, i.Clock.Warnings = in.told.slack, in.told.warnings
 	if run.ClockSource != "" {
 		i.Clock.Source = &run.ClockSource
 	}
@@ -240,7 +259,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		}
 	}
 	if i.Flows.Matched > 0 {
-		i.Clock.ReceiveBeforeSend = ReceiveBeforeSend{&s.ReceiveBeforeSend, &s.WorstNS}
+		i.Clock.ReceiveBeforeSend = ReceiveBeforeSend{&s.ReceiveBeforeSend, &s.WorstNS, &s.Unsure}
 	}
 	i.Layer = in.summaryLayer(cat)
 	return i
@@ -365,35 +384,4 @@ func (in *inventory) summaryLayer(cat *catalogue.Catalogue) *string {
 		return nil
 	}
 	return &best
-}
-
-// clock describes the run's clock. On one node all processes read the same counter, and the bound is that of the fit; between nodes
-// nothing is known of how far their wall clocks are apart.
-func (in *inventory) clock() (source string, nodes []ops.Clock) {
-	nodes = []ops.Clock{}
-	for first := 0; first < len(in.processes); {
-		p := in.processes[first]
-		end, from, to := first, uint64(0), uint64(0)
-		for ; end < len(in.processes) && in.processes[end].node == p.node; end++ {
-			from, to = minTick(from, in.processes[end].from), max(to, in.processes[end].to)
-		}
-		n := ops.Clock{Host: p.header.Hostname}
-		if ns, reason := in.clocks[p.node].Error(from, to); reason != "" {
-			n.Reason = reason
-		} else {
-			ns = math.Ceil(ns)
-			n.ErrorNS = &ns
-		}
-		nodes = append(nodes, n)
-		first = end
-	}
-	if len(nodes) == 0 {
-		return "", nodes
-	}
-	if len(nodes) > 1 {
-		for i := range nodes {
-			nodes[i].ErrorNS, nodes[i].Reason = nil, "how the nodes' system clocks are synchronised is not known"
-		}
-	}
-	return "system clock", nodes
 }

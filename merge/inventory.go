@@ -30,6 +30,7 @@ type inventory struct {
 	damaged   []Damage // files of which nothing can be used
 	copies    []Damage // captures of processes that have another one
 	clocks    map[string]*clock.Clock
+	told      told // of the run's clock
 	manifest  *rundir.Manifest
 }
 
@@ -49,10 +50,11 @@ type process struct {
 	bytes    int64 // committed in event chunks, headers included
 	survey   *topology.Survey
 	topology *topology.Process
-	problems []error // what of the file cannot be read
-	gap      bool    // chunks are missing
-	alive    bool    // the process was running when its capture was opened
-	from, to uint64  // ticks known, 0 where none
+	problems []error    // what of the file cannot be read
+	gap      bool       // chunks are missing
+	alive    bool       // the process was running when its capture was opened
+	from, to uint64     // ticks known, 0 where none
+	place    *clock.Map // from the times of its node's clock to the run's, once the merge knows it
 
 	paired
 }

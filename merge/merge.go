@@ -29,13 +29,16 @@ import (
 
 // Options of a merge.
 type Options struct {
-	Workers  int      // processes and partitions worked on at the same time; 0 means as many as there are CPUs. The output does not depend on it
-	Memory   int64    // bytes; 0 means DefaultMemory, less than MinMemory is raised to it
-	Exports  []string // names of Exporters; nil means DefaultExports
-	AtEnd    bool     // the manifest is to say how long this merge took: that at the run's end, since one that is repeated changes nothing
-	TempDir  string   // for the temporary file; "" means the run directory
-	Log      hclog.Logger
-	Progress func(stage string, done, total int64) // called from several goroutines; nil for none
+	Workers        int           // processes and partitions worked on at the same time; 0 means as many as there are CPUs. The output does not depend on it
+	Memory         int64         // bytes; 0 means DefaultMemory, less than MinMemory is raised to it
+	Exports        []string      // names of Exporters; nil means DefaultExports
+	AtEnd          bool          // the manifest is to say how long this merge took: that at the run's end, since one that is repeated changes nothing
+	ClockSource    string        // one of ClockSources; "" means ClockAuto
+	ClockRepair    bool          // remove every receive before its send, by moving times
+	ClockWarnAbove time.Duration // nodes whose clock may be further off, or nobody knows how far, are warned of; 0: none
+	TempDir        string        // for the temporary file; "" means the run directory
+	Log            hclog.Logger
+	Progress       func(stage string, done, total int64) // called from several goroutines; nil for none
 }
 
 // Memory limits.
@@ -79,6 +82,9 @@ func (o *Options) fill() {
 	if o.Exports == nil {
 		o.Exports = DefaultExports
 	}
+	if o.ClockSource == "" {
+		o.ClockSource = ClockAuto
+	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
@@ -92,6 +98,7 @@ const (
 	StageInventory = "reading definitions"
 	StagePairing   = "reading captures"
 	StageMatching  = "matching"
+	StageClocks    = "comparing clocks"
 	StageExport    = "writing"
 )
 
@@ -251,6 +258,9 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 		Missing:   func(i uint32) string { return in.processes[i].missing() },
 		Holes:     func(h *match.Half) bool { return in.processes[h.Process].holes(h) },
 		Displaced: func(h *match.Half) bool { return in.processes[h.Process].displaced(h) },
+	}
+	if err := clocksOf(in, &o).place(ctx, sorted, file, b, dir.Path(), &known); err != nil {
+		return nil, err
 	}
 	summary, err := match.Run(ctx, sorted, results, known, func(done, total int64) { o.Progress(StageMatching, done, total) })
 	if err != nil {

@@ -159,9 +159,12 @@ func (p *proc) end(kill bool) error {
 	return p.Close()
 }
 
-// open merges what is there, without exports.
+// open merges what is there, without exports. Unless o says otherwise, times stay as the nodes' clocks were.
 func (r *rig) open(o merge.Options) *merge.Merged {
 	r.t.Helper()
+	if o.ClockSource == "" {
+		o.ClockSource = merge.ClockSystem
+	}
 	m, err := merge.Open(context.Background(), r.dir, o)
 	if err != nil {
 		r.t.Fatal(err)

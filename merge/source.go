@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"sync"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/clock"
 	"github.com/sigmatrace/sigmatrace/merge/match"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/order"
@@ -41,7 +43,19 @@ func (a place) compare(b place) int {
 
 func placeOf(op *ops.Op) place { return place{op.Post, op.Process, op.Thread, op.Sequence} }
 
-func placeAt(process uint32, k spill.Key) place { return place{k.Post, process, k.Thread, k.Sequence} }
+// placeAt is the place of a block's first or last operation. Operations that the run's clock puts at one time may be in another order in the block.
+func (s *Source) placeAt(b blockRef, k spill.Key) place {
+	return place{s.place[b.process].NS(k.Post), b.process, k.Thread, k.Sequence}
+}
+
+// from and to are the places that the operations of a block lie between.
+func (s *Source) from(b blockRef) place {
+	return place{post: s.place[b.process].NS(b.block.First.Post), process: b.process}
+}
+
+func (s *Source) to(b blockRef) place {
+	return place{s.place[b.process].NS(b.block.Last.Post), b.process, math.MaxUint32, math.MaxUint64}
+}
 
 // blockRef is a block with its process.
 type blockRef struct {
@@ -51,6 +65,7 @@ type blockRef struct {
 
 // Source gives the run's operations in order. It implements ops.Source.
 type Source struct {
+	place []*clock.Map // of each process, to the run's clock
 	run   ops.Run
 	top   *topology.Map
 	cat   *catalogue.Catalogue
@@ -71,10 +86,11 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 	s.run.Name = name
 	var blocks []blockRef
 	for i, p := range in.processes {
+		s.place = append(s.place, p.place)
 		s.base = append(s.base, uint32(len(s.run.Endpoints)))
 		s.run.Processes = append(s.run.Processes, ops.Process{
 			Host: p.header.Hostname, Node: p.node, Pid: p.header.Pid, Image: p.header.Image, Rank: max(p.header.Rank, -1),
-			Executable: p.header.Executable, File: p.path, First: p.first, Last: p.last,
+			Executable: p.header.Executable, File: p.path, First: p.place.NS(p.first), Last: p.place.NS(p.last),
 			TickNS: float64(p.topology.Clock.Duration(p.from, 1e9)) / 1e9, Threads: p.survey.Threads, Names: p.names(),
 		})
 		for _, o := range p.topology.Carry {
@@ -88,10 +104,10 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			blocks = append(blocks, blockRef{uint32(i), &p.blocks[j]})
 		}
 		s.run.Operations += p.operations
-		if i == 0 || p.first < s.run.First {
-			s.run.First = p.first
+		if first := p.place.NS(p.first); i == 0 || first < s.run.First {
+			s.run.First = first
 		}
-		s.run.Last = max(s.run.Last, p.last)
+		s.run.Last = max(s.run.Last, p.place.NS(p.last))
 	}
 	for i, p := range in.processes {
 		for _, o := range p.topology.Carry {
@@ -99,7 +115,7 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			e.Name, e.Peer = in.nameOf(top, o), s.endpoint(top.OnlyPeer(o))
 		}
 	}
-	s.run.ClockSource, s.run.Clocks = in.clock()
+	s.run.ClockSource, s.run.Clocks = in.told.source, in.told.nodes
 	s.cut(blocks)
 	s.run.Partitions = len(s.parts)
 	return s
@@ -134,12 +150,12 @@ func (in *inventory) nameOf(top *topology.Map, o *topology.Object) string {
 // cut divides the operations into partitions of about partitionOps, by the places where blocks begin, and lists each one's blocks.
 func (s *Source) cut(blocks []blockRef) {
 	slices.SortFunc(blocks, func(a, b blockRef) int {
-		return cmp.Or(placeAt(a.process, a.block.First).compare(placeAt(b.process, b.block.First)), placeAt(a.process, a.block.Last).compare(placeAt(b.process, b.block.Last)))
+		return cmp.Or(s.placeAt(a, a.block.First).compare(s.placeAt(b, b.block.First)), s.placeAt(a, a.block.Last).compare(s.placeAt(b, b.block.Last)))
 	})
 	n := partitionOps
 	for _, b := range blocks {
 		if n >= partitionOps {
-			if at := placeAt(b.process, b.block.First); len(s.cuts) == 0 || at.compare(s.cuts[len(s.cuts)-1]) > 0 {
+			if at := s.placeAt(b, b.block.First); len(s.cuts) == 0 || at.compare(s.cuts[len(s.cuts)-1]) > 0 {
 				s.cuts = append(s.cuts, at)
 				n = 0
 			}
@@ -148,7 +164,7 @@ func (s *Source) cut(blocks []blockRef) {
 	}
 	s.parts = make([][]blockRef, len(s.cuts))
 	for _, b := range blocks {
-		for i := s.partOf(placeAt(b.process, b.block.First)); i <= s.partOf(placeAt(b.process, b.block.Last)); i++ {
+		for i := max(s.partOf(s.from(b)), 0); i <= s.partOf(s.to(b)); i++ {
 			s.parts[i] = append(s.parts[i], b)
 		}
 	}
@@ -194,15 +210,20 @@ func (b *blockStream) Next(op *ops.Op) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		op.Process = b.b.process
-		if ok && placeOf(op).compare(b.from) < 0 {
-			continue
+		if ok {
+			b.s.bring(op, b.b.process)
+			if placeOf(op).compare(b.from) < 0 {
+				continue
+			}
+			if b.end == nil || placeOf(op).compare(*b.end) < 0 {
+				return true, nil
+			}
+			if op.Post == b.end.post {
+				continue // another of that time may be on this side of the cut
+			}
 		}
-		if !ok || (b.end != nil && placeOf(op).compare(*b.end) >= 0) {
-			b.w.readers = append(b.w.readers, b.reader)
-			return false, nil
-		}
-		return true, nil
+		b.w.readers = append(b.w.readers, b.reader)
+		return false, nil
 	}
 }
 
@@ -239,7 +260,7 @@ func (s *Source) Partition(ctx context.Context, i int, fn func([]ops.Op) error) 
 	}
 	w.inputs = w.inputs[:0]
 	for _, b := range s.parts[i] {
-		in := order.Input[ops.Op]{From: max(b.block.First.Post, s.cuts[i].post), Stream: &blockStream{s: s, w: w, b: b, from: s.cuts[i], end: end}}
+		in := order.Input[ops.Op]{From: max(s.from(b).post, s.cuts[i].post), Stream: &blockStream{s: s, w: w, b: b, from: s.cuts[i], end: end}}
 		w.inputs = append(w.inputs, in)
 	}
 	w.out = w.out[:0]
@@ -288,19 +309,27 @@ func (j *joiner) complete(op *ops.Op) error {
 	return nil
 }
 
-// complete adds what pairing could not know: peer, flow, and the endpoint's number in the run.
+// bring takes an operation of a process to the run: to its clock, and with the peer as far as the topology tells, which is by the process's own.
+func (s *Source) bring(op *ops.Op, process uint32) {
+	op.Process = process
+	if op.Event == catalogue.EventVerbsDatagram {
+		op.Peer = s.endpoint(s.top.Datagram(op.Process, uint32(op.Fields[catalogue.VerbsDatagramAddressHandle]), uint32(op.Fields[catalogue.VerbsDatagramRemoteQpn]), op.Post))
+	} else {
+		op.Peer = s.endpoint(s.top.Peer(s.top.Processes[process].Carry[op.Endpoint], op.Post))
+	}
+	if at := s.place[process]; at != nil {
+		op.Post, op.Done = at.NS(op.Post), at.NS(op.Done)
+	}
+}
+
+// complete adds what matching found out: peer, flow, and the endpoint's number in the run.
 func (s *Source) complete(op *ops.Op, r *match.Result) {
 	p := s.top.Processes[op.Process]
 	o := p.Carry[op.Endpoint]
-	switch {
-	case r != nil:
+	if r != nil {
 		op.Flow = r.Flow
 		op.Flags |= r.Flags
 		op.Peer = s.endpoint(topology.Ref{Process: r.PeerProcess, Object: r.PeerObject})
-	case op.Event == catalogue.EventVerbsDatagram:
-		op.Peer = s.endpoint(s.top.Datagram(op.Process, uint32(op.Fields[catalogue.VerbsDatagramAddressHandle]), uint32(op.Fields[catalogue.VerbsDatagramRemoteQpn]), op.Post))
-	default:
-		op.Peer = s.endpoint(s.top.Peer(o, op.Post))
 	}
 	if op.Role == ops.OneSided && op.Flags&(ops.Unfinished|ops.Immediate|ops.Failed) == 0 {
 		op.Flow = pairing.FlowOf(p.Identify(o.ID), op.Ordinal)

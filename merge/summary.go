@@ -117,13 +117,7 @@ func (i *Info) Summary(w io.Writer) {
 			line("hint: %s", SplitHint)
 		}
 	}
-	for _, n := range i.Clock.Nodes {
-		if n.ErrorNS != nil {
-			line("clock of %s: within %v of its system clock", n.Host, time.Duration(*n.ErrorNS))
-		} else {
-			line("clock of %s: error not known: %s", n.Host, n.Reason)
-		}
-	}
+	i.Clock.summary(line)
 	if i.Clock.Steps > 0 {
 		line("clock: a system clock was stepped while the run went on, by %v in all: times are those of the clock after it", time.Duration(i.Clock.StepNS).Round(time.Millisecond))
 	}

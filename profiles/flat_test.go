@@ -37,6 +37,9 @@ processes.exclude=
 epoch.interval=0ns
 epoch.phases=false
 ucx.level=auto
+clock.source=auto
+clock.warn_above=0ns
+clock.repair=false
 merge.at_job_end=true
 merge.exports=perfetto,matrix
 merge.memory=1073741824
@@ -102,7 +105,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 33 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 36 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

@@ -81,8 +81,8 @@ func (m *Map) delay(ns int64) int64 {
 	return ns + m.jumps[i-1].By
 }
 
-// inverse leads back, but for the jumps.
-func (m *Map) inverse() *Map {
+// Inverse leads back, but for the jumps.
+func (m *Map) Inverse() *Map {
 	if m == nil {
 		return nil
 	}
@@ -93,15 +93,15 @@ func (m *Map) inverse() *Map {
 	return r
 }
 
-// then is the map that takes m's outcome on by next. Both are without jumps.
-func (m *Map) then(next *Map) *Map {
+// Then is the map that takes m's outcome on by next. Both are without jumps.
+func (m *Map) Then(next *Map) *Map {
 	switch {
 	case next == nil || len(next.points) == 0:
 		return m
 	case m == nil || len(m.points) == 0:
 		return next
 	}
-	back := m.inverse()
+	back := m.Inverse()
 	at := make([]int64, 0, len(m.points)+len(next.points)+2)
 	for _, p := range m.points {
 		at = append(at, p.From)

@@ -48,7 +48,8 @@ type Problem struct {
 type Solution struct {
 	Nodes []Placed
 	// SlackNS is by how much every bound had to be widened before they agreed; 0 where they do.
-	SlackNS float64
+	SlackNS   float64
+	Triangles Triangles
 }
 
 // Placed is the clock of a node beside the reference's.
@@ -101,7 +102,7 @@ func Solve(p *Problem) *Solution {
 	for i := range p.Nodes {
 		out.Nodes[i] = s.placed(i, times, s.between(i, times, low, -1), s.between(i, times, high, 1))
 	}
-	out.SlackNS = s.slack
+	out.SlackNS, out.Triangles = s.slack, s.triangles(times)
 	return out
 }
 

@@ -47,6 +47,7 @@ type Found struct {
 type Summary struct {
 	Layers            map[uint8]*Found
 	ReceiveBeforeSend int64
+	Unsure            int64 // of those, not surely matched
 	WorstNS           int64 // by which a receive ended before its send was posted, at most
 }
 
@@ -69,10 +70,22 @@ type Knowledge struct {
 	// Displaced tells whether a receive's place in the order is not sure, because an earlier one that never ended may have taken a
 	// message of its tag.
 	Displaced func(receive *Half) bool
+	// Clock takes a time of a process to the clock by which ambiguous halves are put together; nil: all are of one clock.
+	Clock func(process uint32, ns int64) int64
+	// Placed takes it to the run's, on which results are; nil: as Clock.
+	Placed func(process uint32, ns int64) int64
+	// Message, where not nil, is called with both halves of each matched message.
+	Message func(send, receive *Half, sure bool) error
 }
 
-// Run matches all halves and adds the results to out.
+// Run matches all halves and adds the results to out, unless that is nil.
 func Run(ctx context.Context, in *spill.Sorted[Half, *Half], out *Results, known Knowledge, progress func(done, total int64)) (*Summary, error) {
+	if known.Clock == nil {
+		known.Clock = func(_ uint32, ns int64) int64 { return ns }
+	}
+	if known.Placed == nil {
+		known.Placed = known.Clock
+	}
 	m := &matcher{in: in, out: out, known: known, summary: Summary{Layers: map[uint8]*Found{}}}
 	scan := in.From(0)
 	more, err := scan.Next()
@@ -164,7 +177,7 @@ func (m *matcher) join(g *group) error {
 	for haveSend || haveReceive {
 		takeSend, takeReceive := haveSend, haveReceive
 		if haveSend && haveReceive {
-			takeSend, takeReceive = next(g.first.Rule, &sends.Value, &receives.Value)
+			takeSend, takeReceive = m.next(g.first.Rule, &sends.Value, &receives.Value)
 		}
 		switch {
 		case takeSend && takeReceive:
@@ -190,7 +203,7 @@ func (m *matcher) join(g *group) error {
 }
 
 // next tells which of a send and a receive come next: both where they are one message.
-func next(rule Rule, s, r *Half) (send, receive bool) {
+func (m *matcher) next(rule Rule, s, r *Half) (send, receive bool) {
 	if rule == Equal {
 		return s.Order <= r.Order, r.Order <= s.Order
 	}
@@ -203,7 +216,7 @@ func next(rule Rule, s, r *Half) (send, receive bool) {
 	switch {
 	case both && s.Window < r.Window:
 		return true, false
-	case both && r.Window < s.Window, r.Done < s.Post:
+	case both && r.Window < s.Window, m.known.Clock(r.Process, r.Done) < m.known.Clock(s.Process, s.Post):
 		return false, true
 	}
 	return true, true
@@ -229,18 +242,30 @@ func (m *matcher) pair(s, r *Half, flags ops.Flag) error {
 	if flags&ops.Ambiguous != 0 {
 		m.found.Ambiguous++
 	}
-	if early := s.Post - r.Done; early > 0 {
+	if m.known.Message != nil {
+		if err := m.known.Message(s, r, (flags|s.Flags|r.Flags)&(ops.Ambiguous|ops.Failed) == 0); err != nil {
+			return err
+		}
+	}
+	sent := m.known.Placed(s.Process, s.Post)
+	if early := sent - m.known.Placed(r.Process, r.Done); early > 0 {
 		m.summary.ReceiveBeforeSend++
 		m.summary.WorstNS = max(m.summary.WorstNS, early)
+		if flags&ops.Ambiguous != 0 {
+			m.summary.Unsure++
+		}
+	}
+	if m.out == nil {
+		return nil
 	}
 	m.batch = append(m.batch,
-		Result{s.Post, s.Sequence, s.Flow, s.Process, s.Thread, r.Process, r.Object, flags},
-		Result{r.Post, r.Sequence, s.Flow, r.Process, r.Thread, s.Process, s.Object, flags})
+		Result{sent, s.Sequence, s.Flow, s.Process, s.Thread, r.Process, r.Object, flags},
+		Result{m.known.Placed(r.Process, r.Post), r.Sequence, s.Flow, r.Process, r.Thread, s.Process, s.Object, flags})
 	return m.flush(1024)
 }
 
 func (m *matcher) flush(limit int) error {
-	if len(m.batch) <= limit {
+	if len(m.batch) <= limit || m.out == nil {
 		return nil
 	}
 	err := m.out.Add(m.batch)

@@ -1,6 +1,7 @@
 package parquet
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -74,9 +75,14 @@ type Endpoint struct {
 // Clock is a row of clocks.parquet.
 type Clock struct {
 	Host    string   `parquet:"host" doc:"host name"`
-	Source  string   `parquet:"source" doc:"what the run's clock follows"`
+	Source  string   `parquet:"source" doc:"what places the host's times on the run's clock"`
 	ErrorNS *float64 `parquet:"error_ns,optional" doc:"bound of the error of times on this host, nanoseconds; null where not known"`
 	Reason  *string  `parquet:"reason,optional" doc:"why the error is not known"`
+	How     *string  `parquet:"how,optional" doc:"how the bound came about; null where there is none"`
+
+	OffsetNS     *int64   `parquet:"offset_ns,optional" doc:"how far the host's system clock was ahead of the run's at the begin, nanoseconds; null where not known"`
+	DriftPPM     *float64 `parquet:"drift_ppm,optional" doc:"by how much more it advanced, in millionths"`
+	CorrectionNS *int64   `parquet:"correction_ns,optional" doc:"the most that a time of the host was moved by --clock-repair, nanoseconds; null where that was not asked for"`
 }
 
 // Traffic is a row of traffic.parquet: what the aggregate tables counted, which is exact in every mode.
@@ -122,9 +128,12 @@ func writeTables(dir string, run *ops.Run, account Account) ([]File, error) {
 	}
 	var clocks []Clock
 	for _, c := range run.Clocks {
-		x := Clock{Host: c.Host, Source: run.ClockSource, ErrorNS: c.ErrorNS}
+		x := Clock{Host: c.Host, Source: cmp.Or(c.Source, run.ClockSource), ErrorNS: c.ErrorNS, OffsetNS: c.OffsetNS, DriftPPM: c.DriftPPM, CorrectionNS: c.CorrectionNS}
 		if c.ErrorNS == nil {
 			x.Reason = &c.Reason
+		}
+		if c.How != "" {
+			x.How = &c.How
 		}
 		clocks = append(clocks, x)
 	}

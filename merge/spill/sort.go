@@ -148,7 +148,7 @@ func (s *Sorter[T, P]) merge(runs []run) (run, error) {
 	var h cursorHeap[T, P]
 	for _, r := range runs {
 		total += r.count
-		c := &Cursor[T, P]{in: &Sorted[T, P]{file: s.file, size: s.size, run: r}}
+		c := (&Sorted[T, P]{file: s.file, size: s.size, run: r}).From(0)
 		ok, err := c.Next()
 		if err != nil {
 			return run{}, err
@@ -231,12 +231,18 @@ type Cursor[T any, P Record[T]] struct {
 	Value T
 	in    *Sorted[T, P]
 	next  int64
+	bytes int // of buf
 	buf   []byte
 	left  []byte
 }
 
 // From returns a cursor whose first Next gives record i.
-func (s *Sorted[T, P]) From(i int64) *Cursor[T, P] { return &Cursor[T, P]{in: s, next: i} }
+func (s *Sorted[T, P]) From(i int64) *Cursor[T, P] { return s.FromBuffered(i, cursorBytes) }
+
+// FromBuffered is From for many cursors at once: bytes is what each one's buffer takes.
+func (s *Sorted[T, P]) FromBuffered(i int64, bytes int) *Cursor[T, P] {
+	return &Cursor[T, P]{in: s, next: i, bytes: bytes}
+}
 
 // Index returns the index of Value.
 func (c *Cursor[T, P]) Index() int64 { return c.next - 1 }
@@ -253,7 +259,7 @@ func (c *Cursor[T, P]) Next() (bool, error) {
 		return true, nil
 	}
 	if len(c.left) == 0 {
-		per := int64(max(cursorBytes/c.in.size, 1))
+		per := int64(max(c.bytes/c.in.size, 1))
 		if c.buf == nil {
 			c.buf = make([]byte, per*int64(c.in.size))
 		}

@@ -282,7 +282,14 @@ func ClockLabel(run *ops.Run, host string) string {
 		switch {
 		case c.Host != host:
 		case c.ErrorNS != nil:
-			return fmt.Sprintf("clock error %.0f ns", *c.ErrorNS)
+			label := fmt.Sprintf("clock error %.0f ns", *c.ErrorNS)
+			if c.Source != "" {
+				label += " by " + c.Source
+			}
+			if c.CorrectionNS != nil && *c.CorrectionNS > 0 {
+				label += fmt.Sprintf(", times moved by up to %d ns", *c.CorrectionNS)
+			}
+			return label
 		case c.Reason != "":
 			return "clock error unknown: " + c.Reason
 		}
