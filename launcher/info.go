@@ -20,8 +20,8 @@ func infoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "info",
 		Usage:     "tell what a run holds and how complete it is",
-		UsageText: "sigmatrace info [--json] [--epochs] [--again] [-j N] [--memory SIZE] RUN",
-		Description: "Tells what the last merge found; where there was none, reads the captures, and writes nothing. The exit status is 0 whether or not\n" +
+		UsageText: "sigmatrace info [--json] [--epochs] [--again] [-j N] [--memory SIZE] [--clock SOURCE] [--clock-repair] RUN",
+		Description: "Tells what the last merge found; where there was none, or one of the clock's options is given, reads the captures, and writes nothing. The exit status is 0 whether or not\n" +
 			"the trace is complete.",
 		ArgsUsage: "RUN",
 		Flags: append(mergeFlags(),
@@ -41,7 +41,7 @@ func runInfo(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if info == nil || c.Bool("again") {
+	if info == nil || c.Bool("again") || c.IsSet("clock") || c.IsSet("clock-repair") {
 		ctx, stop := interruptible(c)
 		defer stop()
 		p := newProgressLine(os.Stderr)
