@@ -139,6 +139,9 @@ func (c *clocks) solve() {
 			return
 		}
 		s := c.agree(p)
+		if s == nil {
+			return
+		}
 		placed := 0
 		for i := range s.Nodes {
 			if s.Nodes[i].Known {
@@ -206,30 +209,51 @@ func (c *clocks) reference() int {
 	return int(c.of[max(best, 0)])
 }
 
-// agree solves a problem. Calibrations that contradict the messages, which prove what they say, are left out, node by node.
+// maxBlamed is the most calibrated nodes of which each is looked at on its own.
+const maxBlamed = 64
+
+// agree solves a problem. Calibrations that contradict the messages, which prove what they say, are left out, node by node; all of them where
+// it cannot be told whose are wrong: the outcome is nil then.
 func (c *clocks) agree(p *clock.Problem) *clock.Solution {
 	s := clock.Solve(p)
-	for s.SlackNS > 0 && len(p.Readings) > 0 && p.Bounds != nil {
+	if s.SlackNS == 0 || len(p.Readings) == 0 || p.Bounds == nil {
+		return s
+	}
+	alone := *p
+	alone.Readings, alone.Sources, alone.Reference = nil, 0, c.reference()
+	own := clock.Solve(&alone)
+	if own.SlackNS >= s.SlackNS {
+		return s // the messages contradict themselves
+	}
+	for s.SlackNS > own.SlackNS {
 		nodes := map[int]bool{}
 		for _, r := range p.Readings {
 			nodes[r.Node] = true
 		}
-		worst, least := -1, s
+		worst, tied, least := -1, false, s
 		for i := range c.nodes {
-			if !nodes[i] || len(nodes) < 2 {
+			if !nodes[i] || len(nodes) > maxBlamed {
 				continue
 			}
 			q := *p
 			q.Readings = slices.DeleteFunc(slices.Clone(p.Readings), func(r clock.Reading) bool { return r.Node == i })
 			if x := clock.Solve(&q); x.SlackNS < least.SlackNS {
-				worst, least = i, x
+				worst, tied, least = i, false, x
+			} else if worst >= 0 && x.SlackNS == least.SlackNS {
+				tied = true
 			}
 		}
-		if worst < 0 {
-			return s // the messages contradict themselves
+		blamed := func(r clock.Reading) bool { return r.Node == worst || worst < 0 || tied }
+		for _, r := range p.Readings {
+			if blamed(r) {
+				state := &c.nodes[r.Node].state
+				state.contradicted = max(state.contradicted, int64(math.Ceil(s.SlackNS)))
+			}
 		}
-		c.nodes[worst].state.contradicted = max(c.nodes[worst].state.contradicted, int64(s.SlackNS))
-		p.Readings = slices.DeleteFunc(p.Readings, func(r clock.Reading) bool { return r.Node == worst })
+		if worst < 0 || tied {
+			return nil
+		}
+		p.Readings = slices.DeleteFunc(p.Readings, blamed)
 		s = least
 	}
 	return s

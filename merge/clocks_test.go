@@ -296,6 +296,23 @@ func TestMessagesContradictACalibration(t *testing.T) {
 	validate(t, m.Info(), m.Matrix())
 }
 
+// Where it cannot be told whose calibrations are wrong, none are used.
+func TestMessagesContradictOneOfTwo(t *testing.T) {
+	s := newSkewed(t, 5, []int64{0, 3_000_000}, 300, 4000)
+	records := map[*proc][]*calibration.Record{}
+	for i, p := range s.procs {
+		records[p] = append(records[p], p.record(100_000, int64(i)*2_000_000, 100, "aa"), p.record(s.now, int64(i)*2_000_000, 100, "aa"))
+	}
+	s.close()
+	s.calibrate(records)
+	m := s.open(merge.Options{ClockSource: merge.ClockAuto})
+	c := m.Info().Clock
+	if *c.Source != "messages" || len(c.Warnings) != 2 || c.Nodes[1].ErrorNS == nil || s.apart(m, 0) > 4000 {
+		t.Errorf("%+v", c)
+	}
+	validate(t, m.Info(), m.Matrix())
+}
+
 // What cannot be used is not: the bound is null, with the reason of the calibration; and clock.warn_above warns of it and of what is above.
 func TestUnusableCalibrations(t *testing.T) {
 	s := newSkewed(t, 4, []int64{0, 500}, 60, 4000)

@@ -70,7 +70,7 @@ func FuzzCapture(f *testing.F) {
 		if err := os.WriteFile(capturetest.Path(l.dir.Capture(), l.b.header), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		readAll(t, l.open(merge.Options{Workers: 1}))
+		readAll(t, l.open(merge.Options{Workers: 1, ClockSource: merge.ClockAuto, ClockRepair: true}))
 	})
 }
 
@@ -137,7 +137,7 @@ func FuzzRecords(f *testing.F) {
 			data = data[6:]
 		}
 		r.close()
-		m := r.open(merge.Options{Workers: 1})
+		m := r.open(merge.Options{Workers: 1, ClockSource: merge.ClockAuto, ClockRepair: true})
 		readAll(t, m)
 		e, err := merge.FindExporter("perfetto")
 		if err != nil {
@@ -157,5 +157,5 @@ func TestAbsurdHeader(t *testing.T) {
 	p.Define(5, cat.DefClockPair, cat.DomainTsc, uint64(1)<<63, uint64(1)<<63+1, uint64(1)<<62, uint64(1)<<63)
 	p.event(0, 1<<62, cat.EventUcpPut, ucpRequest(1, 1<<63, 0, 0, 0, cat.UcpResultDone, 1<<62)...)
 	r.close()
-	readAll(t, r.open(merge.Options{}))
+	readAll(t, r.open(merge.Options{ClockSource: merge.ClockAuto, ClockRepair: true}))
 }

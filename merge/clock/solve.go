@@ -318,6 +318,9 @@ func (s *solver) shortest(arcs []arc, back bool) ([]float64, bool) {
 		if !changed {
 			return dist, true
 		}
+		if dist[s.Reference] < 0 {
+			return nil, false
+		}
 	}
 	return nil, false
 }
