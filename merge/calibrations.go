@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -67,21 +68,11 @@ func (n *clockNode) take(r *calibration.Record) {
 	for _, p := range r.Problems {
 		n.state.problems = append(n.state.problems, fmt.Sprintf("%s: %s: %s", p.Clock, p.Name, p.Text))
 	}
-	switch {
-	case r.OffsetNS == nil || r.ErrorNS == nil:
-		n.state.reason = cmpOr(r.How, "the calibration tells no bound")
-	case r.Has(calibration.StandsStill) || r.Has(calibration.FreeRunning) || r.Has(calibration.Unsynchronised) || r.Has(calibration.UnstableCounter):
-		n.state.reason = r.Problems[0].Text
-	default:
-		n.readings, n.state.how = append(n.readings, r), r.How
+	if r.OffsetNS == nil || r.ErrorNS == nil { // whatever is wrong with the clock: a bound that is told holds
+		n.state.reason = cmp.Or(r.How, "the calibration tells no bound")
+		return
 	}
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
+	n.readings, n.state.how = append(n.readings, r), r.How
 }
 
 // sourceOf names whose time a record tells: a PTP grandmaster has one of its own, NTP servers all tell UTC.

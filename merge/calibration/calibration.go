@@ -99,7 +99,7 @@ type TSC struct {
 
 // Kernel is what adjtimex(2) tells.
 type Kernel struct {
-	Synchronised bool    `json:"synchronised"`  // whoever steers the clock says that it is
+	Synchronised bool    `json:"synchronised"`  // whoever steers the clock says so, and lets the kernel set the real time clock by it
 	FreqPPM      float64 `json:"frequency_ppm"` // correction of the rate that is in effect
 	MaxErrorNS   int64   `json:"max_error_ns"`  // as told to the kernel; daemons that do not care leave 0
 	EstErrorNS   int64   `json:"est_error_ns"`
@@ -108,12 +108,14 @@ type Kernel struct {
 
 // PHC is a PTP hardware clock.
 type PHC struct {
-	Device    string   `json:"device"`     // /dev/ptp0
-	Clock     string   `json:"clock"`      // as its driver calls it
-	NICs      []string `json:"interfaces"` // that stamp with it
-	Method    string   `json:"method"`     // "PRECISE", "EXTENDED" or "basic"; empty where it could not be read
-	OffsetNS  *int64   `json:"offset_ns"`  // to the system clock, as both count: a clock in TAI is tens of seconds ahead
-	BracketNS *int64   `json:"bracket_ns"` // the offset is off by no more than half of it; 0: the hardware reads both at once
+	Device    string   `json:"device"`       // /dev/ptp0
+	Clock     string   `json:"clock"`        // as its driver calls it
+	NICs      []string `json:"interfaces"`   // that stamp with it
+	Method    string   `json:"method"`       // "PRECISE", "EXTENDED" or "basic"; empty where it could not be read
+	OffsetNS  *int64   `json:"offset_ns"`    // to the system clock, as both count: a clock in TAI is tens of seconds ahead
+	BracketNS *int64   `json:"bracket_ns"`   // the offset is off by no more than half of it; 0: the hardware reads both at once
+	TimeNS    *int64   `json:"time_ns"`      // what the clock read
+	Monotonic *int64   `json:"monotonic_ns"` // and CLOCK_MONOTONIC then, to within a millisecond as a rule
 }
 
 // PTPState is what ptp4l says over its management socket.

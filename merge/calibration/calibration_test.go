@@ -49,7 +49,7 @@ func full(monotonic int64) *calibration.Record {
 	r, n, i, f, yes := bare(monotonic), int64(-7), 37, 0.5, true
 	zero := int64(0)
 	r.TSC, r.Kernel = &calibration.TSC{Least: &n, Most: &n}, &calibration.Kernel{}
-	r.PHCs = []calibration.PHC{{Device: "/dev/ptp0", Method: "PRECISE", OffsetNS: &n, BracketNS: &zero}}
+	r.PHCs = []calibration.PHC{{Device: "/dev/ptp0", Method: "PRECISE", OffsetNS: &n, BracketNS: &zero, TimeNS: &n, Monotonic: &zero}}
 	r.Source, r.PTP = calibration.PTP, &calibration.PTPState{Servo: "locked", AgeNS: &n, UTCOffset: &i, PHC2SYS: &yes}
 	r.Tracking = &calibration.Tracking{Leap: "normal", SkewPPM: &f, JitterNS: &n, AgeNS: &n}
 	r.OffsetNS, r.ErrorNS = &n, &zero

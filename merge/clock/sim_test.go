@@ -1,7 +1,6 @@
 package clock
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -192,8 +191,8 @@ func TestBoundsHoldAndAreNarrow(t *testing.T) {
 			high := o.errors[int(float64(len(o.errors))*0.999)]
 			within := 1 - float64(o.outside)/float64(len(o.errors))
 			middle, most := o.bounds[len(o.bounds)/2], o.bounds[len(o.bounds)-1]
-			t.Log(fmt.Sprintf("%d cases, %.4f %% within; 99.9 %% of errors below %.0f ns; bounds: median %.0f ns (%.2f times), greatest %.0f ns (%.2f times)",
-				len(o.errors), 100*within, high, middle, middle/high, most, most/high))
+			t.Logf("%d cases, %.4f %% within; 99.9 %% of errors below %.0f ns; bounds: median %.0f ns (%.2f times), greatest %.0f ns (%.2f times)",
+				len(o.errors), 100*within, high, middle, middle/high, most, most/high)
 			if within < 0.999 {
 				t.Errorf("%d of %d outside of their bound", o.outside, len(o.errors))
 			}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/calibration"
 )
 
 // Names inside a run directory.
@@ -78,7 +80,7 @@ func MkdirPrivate(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// Owns says whether path leads to what the run is made of (captures, the flat profile, the manifest, the control file), which no result may replace.
+// Owns says whether path leads to what the run is made of (captures, clock calibrations, the flat profile, the manifest, the control file), which no result may replace.
 func (d *Dir) Owns(path string) bool {
 	for _, own := range []string{d.ManifestPath(), d.ResolvedPath(), d.ControlPath()} {
 		if samePlace(path, own) {
@@ -86,7 +88,7 @@ func (d *Dir) Owns(path string) bool {
 		}
 	}
 	for dir := filepath.Dir(resolved(path)); ; dir = filepath.Dir(dir) {
-		if samePlace(dir, d.Capture()) {
+		if samePlace(dir, d.Capture()) || samePlace(dir, filepath.Join(d.path, calibration.DirName)) {
 			return true
 		}
 		if dir == filepath.Dir(dir) {

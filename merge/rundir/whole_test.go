@@ -150,6 +150,7 @@ func TestWhatTheRunOwns(t *testing.T) {
 		link + "/manifest.json":             true,
 		link + "/capture/n1/1.2.0.capture":  true,
 		d.Capture() + "/new":                true,
+		d.Path() + "/clock/n1":              true,
 		d.Path() + "/x/../capture/a":        true,
 		d.Trace():                           false,
 		d.Path() + "/trace.json":            false,
