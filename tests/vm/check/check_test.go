@@ -314,16 +314,22 @@ func (r *result) kernelQPs(n int) []kernelQP {
 // run opens the merged run itself.
 func (r *result) run() *ops.Run {
 	r.Helper()
+	return r.open(merge.Options{}).Run()
+}
+
+func (r *result) open(o merge.Options) *merge.Merged {
+	r.Helper()
 	dir, err := rundir.Open(filepath.Join(r.dir, "run"))
 	if err != nil {
 		r.Fatal(err)
 	}
-	m, err := merge.Open(context.Background(), dir, merge.Options{TempDir: r.TempDir()})
+	o.TempDir = r.TempDir()
+	m, err := merge.Open(context.Background(), dir, o)
 	if err != nil {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { m.Close() })
-	return m.Run()
+	return m
 }
 
 // peersAsInKernel: each queue pair that the kernels told of was found, and leads to the one whose numbers lead back. Guests' numbers

@@ -4,11 +4,14 @@ package check
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/tests/tp"
 )
 
@@ -27,16 +30,17 @@ func TestTwoMachines(t *testing.T) {
 		name     string
 		nodes    totals // of layer verbs, all of it
 		messages messages
+		clock    string // what places the machines' times: messages, where there are some both ways
 	}{
-		{"write_bw", totals{"vmb -> vma write": {200, 13107200}}, messages{}},
-		{"send_bw-cm", nil, messages{matched: true}},
-		{"peers", peers, messages{matched: true}},
-		{"datagrams-cm", totals{"vma -> vmb send": {10, 1000}, "vmb -> vma send": {10, 1000}}, messages{matched: true}},
-		{"ucx", nil, messages{matched: true, unpolled: 2, unsure: true}},
-		{"collected", pingpong, messages{matched: true}},
-		{"mpi", nil, messages{matched: true, unpolled: 4, unsure: true}},
-		{"ahead", pingpong, messages{matched: true}},
-		{"behind", pingpong, messages{matched: true}},
+		{"write_bw", totals{"vmb -> vma write": {200, 13107200}}, messages{}, "system clock"},
+		{"send_bw-cm", nil, messages{matched: true}, ""},
+		{"peers", peers, messages{matched: true}, "messages"},
+		{"datagrams-cm", totals{"vma -> vmb send": {10, 1000}, "vmb -> vma send": {10, 1000}}, messages{matched: true}, "messages"},
+		{"ucx", nil, messages{matched: true, unpolled: 2, unsure: true}, ""},
+		{"collected", pingpong, messages{matched: true}, "messages"},
+		{"mpi", nil, messages{matched: true, unpolled: 4, unsure: true}, ""},
+		{"ahead", pingpong, messages{matched: true}, "messages"},
+		{"behind", pingpong, messages{matched: true}, "messages"},
 	}
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
@@ -48,16 +52,18 @@ func TestTwoMachines(t *testing.T) {
 			if p.messages.matched {
 				r.everySendMatched(p.messages)
 			}
-			// How far the clocks of two machines are apart nobody knows: null, and why.
 			c := r.info.Clock
 			hosts := map[string]bool{}
 			for _, n := range c.Nodes {
 				hosts[n.Host] = true
-				if n.ErrorNS != nil || n.Reason == "" {
-					t.Errorf("clock of %s: error %v, reason %q", n.Host, n.ErrorNS, n.Reason)
+				if (n.ErrorNS == nil) != (n.Reason != "") || (n.ErrorNS != nil) != (n.How != "") {
+					t.Errorf("clock of %s: error %v, reason %q, how %q", n.Host, n.ErrorNS, n.Reason, n.How)
+				}
+				if n.ErrorNS != nil && *c.Source == "system clock" {
+					t.Errorf("clock of %s: how far it is off the other machine's nobody knows, and it says %g ns", n.Host, *n.ErrorNS)
 				}
 			}
-			if !maps.Equal(hosts, map[string]bool{"vma": true, "vmb": true}) || len(c.Nodes) != 2 || c.Source == nil || *c.Source != "system clock" {
+			if !maps.Equal(hosts, map[string]bool{"vma": true, "vmb": true}) || len(c.Nodes) != 2 || c.Source == nil || (p.clock != "" && *c.Source != p.clock) {
 				t.Errorf("clock: %+v", c)
 			}
 			if known := c.ReceiveBeforeSend.Count != nil && c.ReceiveBeforeSend.WorstNS != nil; known != p.messages.matched {
@@ -73,21 +79,78 @@ func TestPeersTwo(t *testing.T) {
 	}
 }
 
-// The two machines' clocks were set 30 s apart, give or take how long that took: all messages of one direction, and no other, were received
-// before they were sent, by that much.
-func TestReceivedBeforeSent(t *testing.T) {
-	for _, name := range []string{"ahead", "behind"} {
+// The two machines' clocks were set 30 s apart, give or take how long that took: by them all messages of one direction, and no other, were received
+// before they were sent, by that much. Their messages take that out, to within a round trip: the offset is between what the messages one way
+// and the other allow, which is what the test looks for itself, and none is received before it was sent any more.
+func TestSkewOfTwoMachines(t *testing.T) {
+	const second = int64(1e9)
+	for name, sign := range map[string]int64{"ahead": 1, "behind": -1} {
 		t.Run(name, func(t *testing.T) {
-			const second = int64(1e9)
-			b := load(t, "two", name).info.Clock.ReceiveBeforeSend
+			r := load(t, "two", name)
+			m := r.open(merge.Options{ClockSource: merge.ClockSystem})
+			b := m.Info().Clock.ReceiveBeforeSend
 			if b.Count == nil || b.WorstNS == nil {
 				t.Fatalf("not known: %+v", b)
 			}
 			if *b.Count != 100 || *b.WorstNS < 20*second || *b.WorstNS > 40*second {
 				t.Errorf("%d messages, worst %d ns; want 100, about 30 s", *b.Count, *b.WorstNS)
 			}
+			low, high := apart(t, m)
+			c := r.info.Clock
+			if *c.Source != "messages" || *c.ReceiveBeforeSend.Count != 0 {
+				t.Errorf("%+v", c)
+			}
+			off := c.Nodes[1].OffsetNS
+			if c.Nodes[0].OffsetNS == nil || off == nil {
+				t.Fatalf("%+v", c.Nodes)
+			}
+			skew := *off - *c.Nodes[0].OffsetNS
+			t.Logf("by their messages vmb is ahead by %d to %d ns, a round trip of %d ns; told are %d ns, error %v %s", low, high, high-low, skew, c.Nodes[1].ErrorNS, c.Nodes[1].Reason)
+			if skew < low-(high-low) || skew > high+(high-low) || skew*sign < 20*second || skew*sign > 40*second {
+				t.Errorf("vmb is ahead by %d to %d ns, and %d ns is told", low, high, skew)
+			}
+			if e := c.Nodes[1].ErrorNS; e != nil && *e > float64(high-low) {
+				t.Errorf("the bound is %g ns, a round trip %d", *e, high-low)
+			}
 		})
 	}
+}
+
+// apart returns between which bounds the messages say that vmb's clock is ahead of vma's, in a run whose times are those of the clocks.
+func apart(t *testing.T, m *merge.Merged) (low, high int64) {
+	t.Helper()
+	type end struct {
+		host string
+		at   int64
+	}
+	sent, received := map[uint64]end{}, map[uint64]end{}
+	run := m.Run()
+	for i := range run.Partitions {
+		if err := m.Partition(t.Context(), i, func(part []ops.Op) error {
+			for _, o := range part {
+				switch host := run.Processes[o.Process].Host; {
+				case o.Flow == 0:
+				case o.Role == ops.Initiator:
+					sent[o.Flow] = end{host, o.Post}
+				case o.Role == ops.Target:
+					received[o.Flow] = end{host, o.Done}
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	low, high = math.MinInt64, math.MaxInt64
+	for flow, s := range sent {
+		switch r := received[flow]; {
+		case s.host == "vma" && r.host == "vmb":
+			high = min(high, r.at-s.at)
+		case s.host == "vmb" && r.host == "vma":
+			low = max(low, s.at-r.at)
+		}
+	}
+	return low, high
 }
 
 // A run directory on a network file system is written to by write(2), memory is mapped.
