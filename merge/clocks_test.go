@@ -2,12 +2,14 @@ package merge_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,15 +74,8 @@ func newSkewed(t testing.TB, seed uint64, skew []int64, messages int, least uint
 		}, to})
 	}
 	last := make([]uint64, n)
-	for len(events) > 0 { // each node's in order of its time
-		first := 0
-		for i := range events {
-			if events[i].at < events[first].at {
-				first = i
-			}
-		}
-		e := events[first]
-		events = append(events[:first], events[first+1:]...)
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+	for _, e := range events {
 		at := max(e.at, last[e.node]+4)
 		last[e.node] = at
 		e.do(at)
