@@ -94,6 +94,9 @@ func (c *clocks) place(ctx context.Context, sorted *spill.Sorted[match.Half, *ma
 	c.solve()
 	c.maps()
 	known.Clock = c.in.placed
+	if c.opts.ClockRepair {
+		c.repair = &repairs{most: make([]int64, len(c.nodes))}
+	}
 	if c.opts.ClockRepair && len(c.nodes) > 1 {
 		if err := c.mend(ctx, sorted, file, b, known); err != nil {
 			return err
@@ -290,7 +293,6 @@ type repairs struct {
 
 // mend removes what is still received before it was sent.
 func (c *clocks) mend(ctx context.Context, sorted *spill.Sorted[match.Half, *match.Half], file *spill.File, b budget, known *match.Knowledge) error {
-	c.repair = &repairs{most: make([]int64, len(c.nodes))}
 	messages := spill.NewSorter[clock.Message](file, clock.MessageBytes, b.sort)
 	var batch []clock.Message
 	early := int64(0)
@@ -332,7 +334,11 @@ func (c *clocks) mend(ctx context.Context, sorted *spill.Sorted[match.Half, *mat
 	}
 	known.Clock = func(process uint32, ns int64) int64 { return before[process].NS(ns) }
 	known.Placed = c.in.placed
-	c.repair.Count = early
+	left, err := clock.Left(all, jumps)
+	if err != nil {
+		return err
+	}
+	c.repair.Count = early - left
 	for i, x := range jumps {
 		if len(x) == 0 {
 			continue

@@ -93,6 +93,22 @@ func Repair(messages *spill.Sorted[Message, *Message], nodes int, buffer int) ([
 	return jumps, nil
 }
 
+// Left counts the messages that are received before they were sent with the delays of Repair: those that no clocks could bring in order.
+func Left(messages *spill.Sorted[Message, *Message], jumps [][]Jump) (left int64, err error) {
+	maps := make([]*Map, len(jumps))
+	for i := range jumps {
+		maps[i] = (*Map)(nil).WithJumps(jumps[i])
+	}
+	c := messages.From(0)
+	more, err := c.Next()
+	for ; more && err == nil; more, err = c.Next() {
+		if m := &c.Value; maps[m.To].NS(m.Received) < maps[m.From].NS(m.Sent) {
+			left++
+		}
+	}
+	return left, err
+}
+
 type repair struct {
 	at    []receiver
 	ready []uint32

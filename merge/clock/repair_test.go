@@ -112,8 +112,17 @@ func TestRepairOfTheImpossible(t *testing.T) {
 	circle := []Message{{From: 0, To: 1, Sent: 100, Received: 50}, {From: 1, To: 0, Sent: 60, Received: 40}}
 	others := []Message{{From: 0, To: 2, Sent: 300, Received: 200}, {From: 2, To: 1, Sent: 210, Received: 900}}
 	maps := repaired(t, append(slices.Clone(circle), others...), 3)
-	if n := violations(circle, maps); n == 0 {
+	n := violations(circle, maps)
+	if n == 0 {
 		t.Error("the impossible was done")
+	}
+	all := append(slices.Clone(circle), others...)
+	jumps, err := Repair(sorted(t, all), 3, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := Left(sorted(t, all), jumps); err != nil || left != int64(n) {
+		t.Errorf("%d are said to be left of %d, %v", left, n, err)
 	}
 	if n := violations(others, maps); n > 0 {
 		t.Errorf("%d that could be in order are not", n)
