@@ -168,6 +168,7 @@ func TestBoundsHoldAndAreNarrow(t *testing.T) {
 	}{
 		{"messages, two nodes", simulation{nodes: 2, seconds: 30, rate: 200, delay: 2000, queue: 3000}},
 		{"messages, all pairs of five", simulation{nodes: 5, seconds: 20, rate: 50, peers: 5, delay: 5000, queue: 2000}},
+		{"messages, a chain of four", simulation{nodes: 4, seconds: 20, rate: 100, delay: 5000, queue: 2000}},
 		{"messages, in bursts", simulation{nodes: 2, seconds: 60, rate: 2000, burst: 0.05, delay: 10_000, queue: 3000}},
 		{"messages, steps", simulation{nodes: 3, seconds: 40, rate: 100, peers: 3, delay: 5000, queue: 1000, steps: 2}},
 		{"ptp", simulation{nodes: 4, seconds: 60, ptp: 2000, jitter: 100, every: 1}},
