@@ -102,3 +102,38 @@ func TestContradictionsAndStrangers(t *testing.T) {
 		}
 	}
 }
+
+// Messages, readings and times of any kind, as damaged captures tell them: it comes to an end, and what is told is no nonsense.
+func TestAnythingIsSolved(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	for range 300 {
+		size := int64(1) << (1 + r.IntN(60))
+		any := func() int64 { return r.Int64N(size) - size/2 }
+		n := 2 + r.IntN(4)
+		p := &Problem{Bounds: NewBounds(make([]int64, n), size), Sources: 1, Reference: r.IntN(n + 1)}
+		for range n {
+			from := any()
+			p.Nodes = append(p.Nodes, Node{from, from + r.Int64N(size), r.IntN(4) == 0})
+		}
+		for range r.IntN(40) {
+			p.Bounds.Add(uint32(r.IntN(n)), uint32(r.IntN(n)), any(), any())
+		}
+		for range r.IntN(4) {
+			p.Readings = append(p.Readings, Reading{r.IntN(n), 0, any(), any(), r.Int64N(size)})
+		}
+		s := Solve(p)
+		for i, x := range s.Nodes {
+			if x.Known && (math.IsNaN(x.Error) || x.Error < 0 || x.Map == nil) {
+				t.Fatalf("node %d: %+v", i, x)
+			}
+			last := int64(math.MinInt64)
+			for at := p.Nodes[i].From; x.Known && at < p.Nodes[i].To; at += (p.Nodes[i].To-p.Nodes[i].From)/97 + 1 {
+				to := x.Map.NS(at)
+				if to < last {
+					t.Fatalf("node %d goes back from %d to %d", i, last, to)
+				}
+				last = to
+			}
+		}
+	}
+}
