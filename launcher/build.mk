@@ -18,3 +18,9 @@ all: man
 .PHONY: man
 man: $(B)/bin/sigmatrace
 	rm -rf $(B)/share/man && $< manual $(B)/share/man
+
+# The optional daemon that publishes clock calibrations.
+all: $(B)/bin/sigmatrace-clockd
+.PHONY: $(B)/bin/sigmatrace-clockd
+$(B)/bin/sigmatrace-clockd:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o $@ ./launcher/clockd

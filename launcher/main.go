@@ -19,6 +19,7 @@ func commands() []*cli.Command {
 		dumpCommand(),
 		launchCommand(),
 		collectCommand(),
+		calibrateCommand(),
 		mergeCommand(),
 		exportCommand(),
 		infoCommand(),
