@@ -37,6 +37,8 @@ struct sm_site {
     const char *allow_users, *deny_users, *allow_groups, *deny_groups, *allow_partitions, *deny_partitions;
     uint32_t rate; /* of the jobs traced without asking, in millionths */
     unsigned merge_seconds;
+    unsigned clock_seconds; /* 0: clocks are not read */
+    unsigned ptp_domain;
     int locked;
     int bad; /* an argument is wrong: nothing is traced */
 };
@@ -101,6 +103,10 @@ int sm_as_user(const struct sm_user *as, unsigned seconds, void (*what)(void *),
 
 /* joblog.c */
 void sm_log_traced(spank_t sp, uint32_t step_id, const char *run);
+
+/* clock.c: the node's clocks at begin and end of a step. */
+void sm_clock_begin(const struct sm_user *u, const char *run, const char *node);
+void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const char *node);
 
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);

@@ -186,8 +186,10 @@ int sm_remote_user_init(spank_t sp)
         wrong = "its environment cannot be changed";
     if (wrong)
         untraced(sp, wrong);
-    else
+    else {
         sm_log_traced(sp, step_id, step.run);
+        sm_clock_begin(&u, step.run, node);
+    }
     return 0;
 }
 
@@ -219,6 +221,8 @@ int sm_remote_task_exit(spank_t sp)
     snprintf(line, sizeof line, "%s=%u pid=%d status=%u of=%s\n", script ? "script" : "task", task, (int)pid, (unsigned)status, tasks);
     int wrote = sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
     hangs = wrote != 0 && wrote != 1;
+    if (!hangs)
+        sm_clock_end(sp, &u, step.run, node);
     if (step_id == SLURM_BATCH_SCRIPT && !hangs)
         end_batch(&u, WIFSIGNALED(status));
     return 0;

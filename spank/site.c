@@ -42,11 +42,11 @@ static int64_t rate(const char *value)
     return strcmp(p, "%") || all > 1000000 ? -1 : all;
 }
 
-static int seconds(unsigned *to, const char *value)
+static int number(unsigned *to, const char *value, unsigned long most)
 {
     char *end;
     unsigned long n = strtoul(value, &end, 10);
-    if (end == value || *end || n > 3600)
+    if (end == value || *end || n > most)
         return -1;
     *to = (unsigned)n;
     return 0;
@@ -92,7 +92,11 @@ static int argument(const char *name, const char *value)
     if (!strcmp(name, "kill_switch"))
         return path(s->kill_switch, value);
     if (!strcmp(name, "merge_seconds"))
-        return seconds(&s->merge_seconds, value);
+        return number(&s->merge_seconds, value, 3600);
+    if (!strcmp(name, "clock_seconds"))
+        return number(&s->clock_seconds, value, 10);
+    if (!strcmp(name, "ptp_domain"))
+        return number(&s->ptp_domain, value, 255);
     if (!strcmp(name, "rate")) {
         int64_t r = rate(value);
         s->rate = r < 0 ? 0 : (uint32_t)r;
@@ -107,6 +111,7 @@ void sm_site_read(int ac, char **av, void (*say)(const char *fmt, ...))
     memset(s, 0, sizeof *s);
     s->rate = 1000000;
     s->merge_seconds = 60;
+    s->clock_seconds = 2;
     beside(s->command, sizeof s->command, "bin/sigmatrace");
     beside(s->libdir, sizeof s->libdir, "lib/sigmatrace");
     for (int i = 0; i < ac; i++) {
