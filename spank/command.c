@@ -65,7 +65,7 @@ static void close_rest(void)
 /* Waits for the child until the time, then ends it. Its exit status, 128+n for a signal, -1 where it could not be ended. */
 static int reap(pid_t pid, int64_t until)
 {
-    int status, term = 0;
+    int status, term = 0, pause = 1; /* ms; what is short is not waited for long */
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid)
@@ -79,7 +79,8 @@ static int reap(pid_t pid, int64_t until)
             kill(pid, SIGKILL);
         if (late >= 2 * GRACE_MS)
             return -1; /* it hangs in the kernel; who waits for any child reaps it then */
-        poll(NULL, 0, late < 0 && late > -200 ? 2 : 10);
+        poll(NULL, 0, late < 0 && late > -200 ? 2 : pause);
+        pause += pause < 10;
     }
 }
 
