@@ -43,7 +43,7 @@ func (t *taking) chrony(ctx context.Context) bool {
 		r.Tracking.Reference = tracking.IPAddr.String()
 	}
 	if tracking.RefTime.Unix() > 0 {
-		age := time.Since(tracking.RefTime.Round(0)).Nanoseconds()
+		age := time.Now().UnixNano() - r.Tracking.SystemOffsetNS - tracking.RefTime.UnixNano() // which is of the source's time
 		r.Tracking.AgeNS = &age
 	}
 	t.tracked("chronyd", time.Duration(update))

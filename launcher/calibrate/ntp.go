@@ -50,8 +50,7 @@ func (t *taking) askNTP(ctx context.Context) (map[string]string, error) {
 	defer conn.Close()
 	conn.SetDeadline(until)
 	client := &control.NTPClient{Sequence: 1, Connection: conn}
-	wanted := []byte("leap,stratum,refid,rootdelay,rootdisp,offset,frequency,sys_jitter,clock,reftime")
-	answer, err := client.CommunicateWithData(&control.NTPControlMsgHead{VnMode: control.MakeVnMode(2, control.Mode), REMOp: control.OpReadVariables}, wanted)
+	answer, err := client.Communicate(&control.NTPControlMsgHead{VnMode: control.MakeVnMode(2, control.Mode), REMOp: control.OpReadVariables})
 	if err != nil {
 		return nil, err
 	}

@@ -158,6 +158,9 @@ func (d *ptpData) state(port *portDataSetTLV) *calibration.PTPState {
 		s.Servo = "locked" // linuxptp makes a port SLAVE when its servo has locked, and UNCALIBRATED when it no longer is
 	}
 	s.DelayMechanism = map[uint8]string{1: "E2E", 2: "P2P", 0xfe: "none"}[port.DelayMechanism]
+	if s.DelayMechanism == "P2P" {
+		s.MeanPathDelay = int64(math.Round(port.PeerMeanPathDelay.Nanoseconds()))
+	}
 	s.SyncIntervalNS = int64(math.Exp2(float64(min(max(port.LogSyncInterval, -10), 10))) * 1e9)
 	if properties := d.interfaces[port.Identity]; properties != nil {
 		s.Interface = string(properties.Interface)
@@ -268,6 +271,9 @@ func (t *taking) servo(s *calibration.PTPState, ingress int64) (bound int64, how
 		drift := int64(float64(*s.AgeNS) * crystalDrift)
 		bound, how = s.MeanPathDelay+s.SpreadNS+drift, fmt.Sprintf("mean path delay of %d ns (its asymmetry is at most that) + spread of %d measurements, %d ns, + drift of %d ns by 100 ppm since the last",
 			s.MeanPathDelay, s.Samples, s.SpreadNS, drift)
+	}
+	if s.DelayMechanism == "P2P" {
+		how += ", of the last link: those behind transparent clocks are not told and taken to have no asymmetry"
 	}
 	if s.StepsRemoved > 1 {
 		bound *= int64(s.StepsRemoved)

@@ -14,11 +14,11 @@ flock 9
 die() { echo "sigmatrace: error: vm: $*" >&2; exit 1; }
 
 # The modules the guest needs: its disk (9p), its network, soft-RoCE. rdma_rxe asks the crypto API for crc32, and nothing
-# in the guest would load it.
-modules="virtio_pci virtio_net 9pnet_virtio 9p overlay virtio_rng dummy veth ib_uverbs rdma_ucm ib_umad crc32_generic crc32_pclmul rdma_rxe"
+# in the guest would load it. e1000e's hardware clock stands still when emulated.
+modules="e1000e virtio_pci virtio_net 9pnet_virtio 9p overlay virtio_rng dummy veth ib_uverbs rdma_ucm ib_umad crc32_generic crc32_pclmul rdma_rxe"
 
 packages=base-files,dash,bash,coreutils,grep,sed,mawk,findutils,util-linux,hostname,libc-bin,iproute2,kmod,procps,iputils-ping,netbase
-packages=$packages,rdma-core,ibverbs-utils,ibverbs-providers,perftest,rdmacm-utils,ucx-utils,libfabric-bin,openmpi-bin
+packages=$packages,rdma-core,ibverbs-utils,ibverbs-providers,perftest,rdmacm-utils,ucx-utils,libfabric-bin,openmpi-bin,linuxptp,chrony
 
 # What decides the contents: this file and the initramfs's init.
 recipe=$(cat tests/vm/build.sh tests/vm/init | sha256sum | cut -c1-16)
@@ -35,7 +35,7 @@ unpack_kernel() {
 	local m='./lib/modules/*/'
 	dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$out/x" --wildcards './boot/vmlinuz-*' "${m}modules.*" \
 		"${m}kernel/drivers/infiniband/core/*" "${m}kernel/drivers/infiniband/sw/*" "${m}kernel/drivers/virtio/*" \
-		"${m}kernel/drivers/net/*.ko" "${m}kernel/drivers/char/hw_random/virtio-rng.ko" "${m}kernel/net/9p/*" \
+		"${m}kernel/drivers/net/*.ko" "${m}kernel/drivers/ptp/*" "${m}kernel/drivers/pps/*" "${m}kernel/drivers/char/hw_random/virtio-rng.ko" "${m}kernel/net/9p/*" \
 		"${m}kernel/net/core/*" "${m}kernel/net/ipv4/udp_tunnel.ko" "${m}kernel/net/ipv6/ip6_udp_tunnel.ko" \
 		"${m}kernel/fs/9p/*" "${m}kernel/fs/netfs/*" "${m}kernel/fs/fscache/*" "${m}kernel/fs/overlayfs/*" \
 		"${m}kernel/fs/configfs/*" "${m}kernel/crypto/crc32*" "${m}kernel/arch/x86/crypto/crc32*" "${m}kernel/lib/*"

@@ -3,7 +3,7 @@
 #   tests/vm/run.sh one|two GUESTSCRIPT
 # The machines are emulated (no KVM is used), mount the repository at its own path, and write to OUT, a folder that is shared by both.
 # The script's line "# rig: tests=N limit=SECONDS" says how many tests pass in all, and how long it may take; root=NAME in it, that the machine's
-# programs and libraries are those of a root of tests/roots; else they are Debian 12's.
+# programs and libraries are those of a root of tests/roots; else they are Debian 12's; device=NAME, that it has that device of QEMU's as well.
 # Prints "ok NAME", "FAIL NAME: why" and "SKIP NAME: why" lines, as parts of the test suite do; the exit status agrees.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -16,6 +16,7 @@ declared=$(sed -n 's/^# rig: //p' "$script")
 tests=$(sed -n 's/.*tests=\([0-9]*\).*/\1/p' <<<"$declared")
 limit=$(sed -n 's/.*limit=\([0-9]*\).*/\1/p' <<<"$declared")
 root=$(sed -n 's/.*root=\([a-z0-9]*\).*/\1/p' <<<"$declared")
+device=$(sed -n 's/.*device=\([a-z0-9]*\).*/\1/p' <<<"$declared")
 [ -n "$tests" ] && [ -n "$limit" ] || { echo "$script: no line \"# rig: tests=N limit=SECONDS\"" >&2; exit 2; }
 
 OUT=$B/vm/out/$name
@@ -35,7 +36,7 @@ start() {
 	timeout -k 5 "$limit" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp "$cores" -m 512 \
 		-nodefaults -nographic -no-reboot -serial stdio -monitor none -kernel "$kernel/vmlinux" -initrd "$kernel/initramfs.cpio" \
 		-append "console=ttyS0 quiet panic=-1 oops=panic random.trust_cpu=on mitigations=off rig.host=$host rig.repo=$PWD rig.build=$B rig.out=$OUT rig.script=$script" \
-		-device isa-debug-exit,iobase=0xf4,iosize=4 -device virtio-rng-pci \
+		-device isa-debug-exit,iobase=0xf4,iosize=4 -device virtio-rng-pci ${device:+-device "$device,romfile="} \
 		-virtfs local,path="${root:-$B/vm/root}",mount_tag=root,security_model=none,readonly=on,multidevs=remap \
 		-virtfs local,path="$PWD",mount_tag=repo,security_model=none,multidevs=remap "$@" \
 		</dev/null >"$OUT/$host.console" 2>&1

@@ -1,0 +1,77 @@
+#!/bin/bash
+# Two machines with clocks that are apart by a known time: what `sigmatrace calibrate` says of them by ptp4l, chronyd and none, checked on the
+# host against the two machines' own question and answer. b has a hardware clock that stands still.
+# rig: tests=9 limit=500 device=e1000e
+. "$(dirname "$0")/lib.sh" || exit 1
+
+# record NAME [ARGS...]: the test record-NAME. In OUT/NAME.record what calibrate says, and in OUT/NAME.truth how far this clock is ahead of a's,
+# between what and what, before and after.
+record() {
+	local name=$1 rc=0
+	shift
+	"$B/tests/clock-client" ask $PEER >"$OUT/$name.truth" || rc=$?
+	timeout 20 "$B/bin/sigmatrace" calibrate --json --limit 4s "$@" >"$OUT/$name.record" || rc=$?
+	"$B/tests/clock-client" ask $PEER >>"$OUT/$name.truth" || rc=$?
+	[ $rc = 0 ] && test_ok "record-$name" || test_fail "record-$name" "exit status $rc"
+}
+says() { pmc -u -b 0 "GET $1" | grep -q "$2"; }
+# in_background NAME COMMAND...: until stop NAME.
+in_background() {
+	local name=$1
+	shift
+	"$@" >"$OUT/$name.log.$RIG_host" 2>&1 &
+	pids[$name]=$!
+}
+stop() { kill "${pids[$1]}" && wait "${pids[$1]}"; }
+declare -A pids
+chrony() { printf '%s\n' "$@" "pidfile /tmp/chronyd.pid" "bindcmdaddress /" >/tmp/chrony.conf; }
+
+if [ $ROLE = a ]; then
+	in_background peer "$B/tests/clock-client" serve
+	in_background ptp ptp4l -S -i "$net" -m -l 6 --priority1 10 --logSyncInterval -2 --logAnnounceInterval 0
+	if wait_until 60 says PORT_DATA_SET "portState *MASTER"; then test_ok master; else test_fail master "ptp4l is not the master"; fi
+	"$B/bin/sigmatrace" calibrate --json >"$OUT/master.record" || test_fail master "calibrate failed"
+	meet ptp
+	meet ptp.end
+	stop ptp
+	chrony "local stratum 1" "allow all"
+	in_background chrony chronyd -x -d -u root -f /tmp/chrony.conf
+	meet chrony
+	meet chrony.end
+	stop chrony
+	stop peer
+	finish
+fi
+
+"$B/bin/sigmatrace-clockd" --interval 2s --limit 1s 2>"$OUT/clockd.warnings" &
+clockd=$!
+if wait_until 20 test -s /run/sigmatrace/clock/records; then test_ok published; else test_fail published "clockd publishes nothing"; fi
+meet ptp
+cut -d' ' -f1 /proc/uptime >"$OUT/skewed"
+date -s "+7 seconds" >/dev/null
+record none
+in_background free ptp4l -S -s -i "$net" -m -l 6 --free_running 1
+wait_until 60 says TIME_STATUS_NP "gmPresent *true" && wait_until 60 says CURRENT_DATA_SET "meanPathDelay *[1-9]"
+record free
+pmc -u -b 0 'GET PORT_DATA_SET' 'GET PARENT_DATA_SET' >"$OUT/free.pmc"
+stop free
+in_background steers ptp4l -S -s -i "$net" -m -l 6
+if wait_until 120 says PORT_DATA_SET "portState *SLAVE"; then test_ok slave; else test_fail slave "ptp4l's servo does not lock"; fi
+sleep 5
+record locked
+pmc -u -b 0 'GET PORT_DATA_SET' 'GET PARENT_DATA_SET' >"$OUT/locked.pmc"
+stop steers
+meet ptp.end
+meet chrony
+date -s "+3 seconds" >/dev/null
+chrony "server $PEER iburst minpoll 0 maxpoll 0" "makestep 0.1 3"
+in_background follows chronyd -d -u root -f /tmp/chrony.conf
+followed() { "$B/bin/sigmatrace" calibrate --json | grep -q '"leap":"normal"'; }
+if wait_until 60 followed; then test_ok followed; else test_fail followed "chronyd follows nobody"; fi
+sleep 5
+record chrony
+stop follows
+kill $clockd && wait $clockd
+cp /run/sigmatrace/clock/records "$OUT/published"
+meet chrony.end
+finish
