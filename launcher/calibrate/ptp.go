@@ -216,7 +216,12 @@ func (t *taking) follows(ctx context.Context, m *manager, d *ptpData) {
 	if last.ingress != 0 {
 		s.AgeNS = &age
 	}
-	bound, how, why := t.servo(s, last.ingress)
+	t.settle(s, last.ingress)
+}
+
+// settle makes offset and bound of the measurements, the last of which was made at the time ingress of the clock that ptp4l keeps.
+func (t *taking) settle(s *calibration.PTPState, ingress int64) {
+	bound, how, why := t.servo(s, ingress)
 	switch {
 	case why != "":
 		t.unknown(why)

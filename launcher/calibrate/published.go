@@ -135,35 +135,25 @@ func Published(dir, boot string, since int64) ([]*calibration.Record, error) {
 	return got, nil
 }
 
-// Pick returns at most so many of the records: those with problems first, of the others as many as there is room for, evenly.
+// Pick returns at most so many of the records, in their order: those with problems first, of the others as many as there is room for; evenly.
 func Pick(records []*calibration.Record, most int) []*calibration.Record {
-	if len(records) <= most {
-		return records
-	}
 	bad := 0
 	for _, r := range records {
 		if len(r.Problems) > 0 {
 			bad++
 		}
 	}
+	room := map[bool]int{true: min(bad, most), false: most - min(bad, most)}
+	of := map[bool]int{true: bad, false: len(records) - bad}
+	seen := map[bool]int{}
 	var got []*calibration.Record
-	take := func(wanted func(*calibration.Record) bool, of, room int) {
-		seen := 0
-		for _, r := range records {
-			if wanted(r) {
-				if (seen+1)*room/of > seen*room/of {
-					got = append(got, r)
-				}
-				seen++
-			}
+	for _, r := range records {
+		is := len(r.Problems) > 0
+		share := min(room[is], of[is])
+		if (seen[is]+1)*share/of[is] > seen[is]*share/of[is] {
+			got = append(got, r)
 		}
-	}
-	room := min(bad, most)
-	if bad > 0 {
-		take(func(r *calibration.Record) bool { return len(r.Problems) > 0 }, bad, room)
-	}
-	if good := len(records) - bad; good > 0 {
-		take(func(r *calibration.Record) bool { return len(r.Problems) == 0 }, good, min(good, most-room))
+		seen[is]++
 	}
 	return got
 }
