@@ -6,10 +6,11 @@
 # Each prints result lines of its own.
 tests/vm/run.sh one tests/vm/guest/one.sh || failed=1
 tests/vm/run.sh two tests/vm/guest/two.sh || failed=1
+tests/vm/run.sh two tests/vm/guest/clock.sh || failed=1
 tests/vm/run.sh one tests/vm/guest/debian13.sh || failed=1
 tests/vm/run.sh one tests/vm/guest/debian11.sh || failed=1
 there=yes
-for name in one two debian13 debian11; do [ -d "$B/vm/out/$name" ] || there=; done
+for name in one two clock debian13 debian11; do [ -d "$B/vm/out/$name" ] || there=; done
 if [ -n "$there" ]; then # else they were skipped, aloud
 	check vet scripts/go.sh vet -tags vm ./tests/vm/check
 	set -o pipefail

@@ -90,14 +90,15 @@ static void site(void)
 {
     static const char *const seeds[] = {
         "command=/opt/bin/sigmatrace", "libdir=/opt/l", "default_profile=full", "profile_dir=/etc/p", "output=/scratch/%u", "allow_users=ann,bob",
-        "deny_groups=staff", "rate=1%", "rate=0.25%", "rate=99999999999%", "merge_seconds=60", "locked", "kill_switch=/etc/off", "=", "x=", "rate=%",
+        "deny_groups=staff", "rate=1%", "rate=0.25%", "rate=99999999999%", "merge_seconds=60", "clock_seconds=2", "clock_seconds=11", "ptp_domain=255", "ptp_domain=256", "locked", "kill_switch=/etc/off", "=", "x=", "rate=%",
     };
     for (int i = 0; i < 100000; i++) {
         char *av[4];
         for (int k = 0; k < 4; k++)
             av[k] = noise(seeds, sizeof seeds / sizeof *seeds);
         sm_site_read(4, av, silent);
-        assert(sm_site.bad || (sm_site.rate <= 1000000 && sm_site.command[0] == '/' && sm_site.libdir[0] == '/' && sm_site.merge_seconds <= 3600));
+        assert(sm_site.bad || (sm_site.rate <= 1000000 && sm_site.command[0] == '/' && sm_site.libdir[0] == '/' && sm_site.merge_seconds <= 3600 &&
+                               sm_site.clock_seconds <= 10 && sm_site.ptp_domain <= 255));
         sm_site_allows_partition(av[0]);
         for (int k = 0; k < 4; k++)
             free(av[k]);
