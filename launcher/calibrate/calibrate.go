@@ -77,10 +77,10 @@ func Take(ctx context.Context, o Options) (*calibration.Record, error) {
 		return nil, fmt.Errorf("asking which boot this is: %w", err)
 	}
 	t.record.Boot = strings.TrimSpace(string(boot))
+	t.hardwareClocks(ctx)
 	t.kernel()
-	hardware := t.hardwareClocks(ctx)
-	t.source(ctx, hardware)
-	t.runs(ctx, hardware)
+	t.run(ctx)
+	t.source(ctx)
 	if t.record.Reading, err = read(); err != nil {
 		return nil, err
 	}
@@ -89,10 +89,10 @@ func Take(ctx context.Context, o Options) (*calibration.Record, error) {
 }
 
 // source asks the daemons one after the other: the first that follows something is it.
-func (t *taking) source(ctx context.Context, hardware []*hardwareClock) {
+func (t *taking) source(ctx context.Context) {
 	r := t.record
 	for _, ask := range []func() bool{
-		func() bool { return t.ptp(ctx, hardware) },
+		func() bool { return t.ptp(ctx) },
 		func() bool { return t.chrony(ctx) },
 		func() bool { return t.ntp(ctx) },
 	} {

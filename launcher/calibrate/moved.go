@@ -11,6 +11,9 @@ import (
 // moves it against the other.
 const stepLimit = 100 * time.Microsecond
 
+// readNoise is how unsure it may be when a hardware clock was read.
+const readNoise = 2 * time.Millisecond
+
 // moved tells what two readings of one boot, the earlier first, say of the clocks in between.
 func moved(a, b calibration.Reading, when string) []calibration.Problem {
 	var found []calibration.Problem
@@ -40,30 +43,26 @@ func Compare(earlier, r *calibration.Record) {
 	since := time.Duration(r.Reading.Monotonic - earlier.Reading.Monotonic).Round(time.Millisecond)
 	r.Problems = append(r.Problems, moved(earlier.Reading, r.Reading, fmt.Sprintf("in the %v before", since))...)
 	for i := range r.PHCs {
-		now := &r.PHCs[i]
-		for _, then := range earlier.PHCs {
-			if then.Device == now.Device && then.OffsetNS != nil && now.OffsetNS != nil && since > 0 {
-				r.Problems = append(r.Problems, drifted(now.Device, *then.OffsetNS, *now.OffsetNS,
-					earlier.Reading.Realtime, r.Reading.Realtime, "in the "+since.String()+" before")...)
+		for j := range earlier.PHCs {
+			if earlier.PHCs[j].Device == r.PHCs[i].Device {
+				r.Problems = append(r.Problems, ran(&earlier.PHCs[j], &r.PHCs[i], fmt.Sprintf("in the %v before", since))...)
 			}
 		}
 	}
 }
 
-// drifted tells what a hardware clock did between two readings of its offset to the system clock. One that runs keeps to within maxDrift of it.
-func drifted(device string, offsetA, offsetB, wallA, wallB int64, when string) []calibration.Problem {
-	const maxDrift = 0.01 // of the time: hardware clocks are steered by less
-	const noise = float64(time.Millisecond)
-	wall := float64(wallB - wallA)
-	gained := float64(offsetB - offsetA)
-	name, text := "", ""
-	switch {
-	case wall > noise && gained < -0.5*wall && gained > -1.5*wall:
-		name, text = calibration.StandsStill, "the hardware clock stood still"
-	case gained > wall*maxDrift+noise, gained < -wall*maxDrift-noise:
-		name, text = calibration.Steps, fmt.Sprintf("the hardware clock and the system clock moved apart by %v", time.Duration(gained))
-	default:
+// ran tells what a hardware clock did between two readings, by CLOCK_MONOTONIC, which nobody sets.
+func ran(a, b *calibration.PHC, when string) []calibration.Problem {
+	const maxDrift = 0.01 // of the time: clocks are steered by less
+	if a.TimeNS == nil || b.TimeNS == nil || a.Monotonic == nil || b.Monotonic == nil {
 		return nil
 	}
-	return []calibration.Problem{{Name: name, Clock: device, Text: text + " " + when}}
+	hardware, passed := time.Duration(*b.TimeNS-*a.TimeNS), time.Duration(*b.Monotonic-*a.Monotonic)
+	switch gained := hardware - passed; {
+	case hardware >= 0 && hardware < passed/2 && passed > 2*readNoise:
+		return []calibration.Problem{{Name: calibration.StandsStill, Clock: b.Device, Text: fmt.Sprintf("the hardware clock went on by %v of %v %s", hardware, passed, when)}}
+	case gained.Abs() > readNoise+time.Duration(float64(passed)*maxDrift):
+		return []calibration.Problem{{Name: calibration.Steps, Clock: b.Device, Text: fmt.Sprintf("the hardware clock was set by %v %s", gained, when)}}
+	}
+	return nil
 }

@@ -43,33 +43,39 @@ func TestWhatTwoReadingsShow(t *testing.T) {
 	}
 }
 
+func hardware(at, monotonic time.Duration) *calibration.PHC {
+	a, m := int64(at), int64(monotonic)
+	return &calibration.PHC{Device: "/dev/ptp0", TimeNS: &a, Monotonic: &m}
+}
+
 func TestWhatAHardwareClockShows(t *testing.T) {
-	second := int64(time.Second)
+	second, moment := time.Second, 5*time.Millisecond
 	for name, c := range map[string]struct {
-		gained, wall int64
+		went, passed time.Duration
 		want         []string
 	}{
-		"runs":                 {20_000, second, nil},
-		"steered hard":         {second / 200, second, nil},
-		"stands still":         {-second, second, []string{"stands-still /dev/ptp0"}},
-		"stands still a while": {-5_000_000, 5_000_000, []string{"stands-still /dev/ptp0"}},
-		"set forward":          {second / 10, second, []string{"steps /dev/ptp0"}},
+		"runs":                 {second + 20*time.Microsecond, second, nil},
+		"steered hard":         {second + second/200, second, nil},
+		"read late":            {second - time.Millisecond, second, nil},
+		"stands still":         {0, second, []string{"stands-still /dev/ptp0"}},
+		"stands still a while": {0, moment, []string{"stands-still /dev/ptp0"}},
+		"set forward":          {second + second/10, second, []string{"steps /dev/ptp0"}},
 		"set back":             {-10 * second, second, []string{"steps /dev/ptp0"}},
-		"set while it is read": {37 * second, 5_000_000, []string{"steps /dev/ptp0"}},
+		"set while it is read": {37 * second, moment, []string{"steps /dev/ptp0"}},
 	} {
-		if got := names(drifted("/dev/ptp0", 7, 7+c.gained, at, at+c.wall, "")); !slices.Equal(got, c.want) {
+		if got := names(ran(hardware(7*second, 9*second), hardware(7*second+c.went, 9*second+c.passed), "")); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+	if got := ran(&calibration.PHC{}, hardware(second, second), ""); got != nil {
+		t.Errorf("not read before: %v", got)
 	}
 }
 
 func TestCompareIsOfOneBoot(t *testing.T) {
-	offset := int64(5)
-	phc := []calibration.PHC{{Device: "/dev/ptp0", OffsetNS: &offset}}
-	earlier := &calibration.Record{Boot: "b", Reading: reading(0, time.Second, 1000), PHCs: phc}
-	moved := int64(5 - int64(time.Minute))
+	earlier := &calibration.Record{Boot: "b", Reading: reading(0, time.Second, 1000), PHCs: []calibration.PHC{*hardware(time.Hour, time.Second)}}
 	later := func() *calibration.Record {
-		return &calibration.Record{Boot: "b", Reading: reading(time.Minute+time.Second, 61*time.Second, 9000), PHCs: []calibration.PHC{{Device: "/dev/ptp0", OffsetNS: &moved}}}
+		return &calibration.Record{Boot: "b", Reading: reading(time.Minute+time.Second, 61*time.Second, 9000), PHCs: []calibration.PHC{*hardware(time.Hour, 61*time.Second)}}
 	}
 	r := later()
 	Compare(earlier, r)

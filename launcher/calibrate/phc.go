@@ -20,33 +20,28 @@ const (
 	phcLimit = 300 * time.Millisecond // for one reading of one clock: a NIC that is being reset answers late or never
 	phcPause = 5 * time.Millisecond   // between two readings, at least: by them a clock that stands still is seen
 	maxPHCs  = 64
-	tries    = 9 // as many as the kernel makes for EXTENDED
+	tries    = 9 // as many as the kernel is told to make for EXTENDED
 )
-
-// hardwareClock is a clock's entry in the record, with what is read a second time.
-type hardwareClock struct {
-	index int // in the record
-	first hardwareReading
-}
 
 // hardwareReading is one comparison of a hardware clock with the system clock.
 type hardwareReading struct {
-	method  string
-	offset  int64 // hardware less system
-	bracket int64
-	system  int64 // ns since the epoch, when it was
+	method    string
+	offset    int64 // hardware less system
+	bracket   int64
+	time      int64 // of the hardware, ns since its epoch
+	monotonic int64 // when it was read, in the middle of
+	took      int64 // so many ns
 }
 
 // hung has the devices of which a reading did not return: a thread that waits in the kernel cannot be called back, and one a device is enough.
 var hung sync.Map
 
-// hardwareClocks reads the PTP hardware clocks.
-func (t *taking) hardwareClocks(ctx context.Context) []*hardwareClock {
+// hardwareClocks enters the PTP hardware clocks, as they were first read.
+func (t *taking) hardwareClocks(ctx context.Context) {
 	devices, err := filepath.Glob(t.o.PHCs)
 	if err != nil {
 		t.unread(t.o.PHCs, err)
 	}
-	var clocks []*hardwareClock
 	for _, device := range devices[:min(len(devices), maxPHCs)] {
 		entry := calibration.PHC{Device: device}
 		sys := "/sys/class/ptp/" + filepath.Base(device)
@@ -58,32 +53,35 @@ func (t *taking) hardwareClocks(ctx context.Context) []*hardwareClock {
 				entry.NICs = append(entry.NICs, nic.Name())
 			}
 		}
-		got, err := compareWithin(ctx, device)
-		if err != nil {
-			t.unread(device, err)
-		} else {
-			entry.Method, entry.OffsetNS, entry.BracketNS = got.method, &got.offset, &got.bracket
-			clocks = append(clocks, &hardwareClock{index: len(t.record.PHCs), first: got})
-		}
 		t.record.PHCs = append(t.record.PHCs, entry)
+		t.again(ctx, &t.record.PHCs[len(t.record.PHCs)-1])
 	}
-	return clocks
 }
 
-// runs reads the hardware clocks again and tells which stood still or stepped in between; the later readings are those of the record.
-func (t *taking) runs(ctx context.Context, clocks []*hardwareClock) {
-	for _, c := range clocks {
-		if wait := phcPause - time.Duration(time.Now().UnixNano()-c.first.system); wait > 0 {
-			time.Sleep(min(wait, phcPause))
+// again reads a clock, and tells what it did since it was read before.
+func (t *taking) again(ctx context.Context, entry *calibration.PHC) {
+	got, err := compareWithin(ctx, entry.Device)
+	if err != nil {
+		t.unread(entry.Device, err)
+		return
+	}
+	before := *entry
+	entry.Method, entry.OffsetNS, entry.BracketNS, entry.TimeNS, entry.Monotonic = got.method, &got.offset, &got.bracket, &got.time, &got.monotonic
+	if got.took > int64(readNoise) {
+		entry.Monotonic = nil // who knows when in between
+	}
+	for _, p := range ran(&before, entry, "while it was read") {
+		t.problem(p.Name, p.Clock, p.Text)
+	}
+}
+
+// run reads those clocks that can be read a second time: by this, one that stands still is seen.
+func (t *taking) run(ctx context.Context) {
+	for i := range t.record.PHCs {
+		if entry := &t.record.PHCs[i]; entry.OffsetNS != nil {
+			time.Sleep(phcPause)
+			t.again(ctx, entry)
 		}
-		entry := &t.record.PHCs[c.index]
-		again, err := compareWithin(ctx, entry.Device)
-		if err != nil {
-			t.unread(entry.Device, err)
-			continue
-		}
-		entry.Method, entry.OffsetNS, entry.BracketNS = again.method, &again.offset, &again.bracket
-		t.record.Problems = append(t.record.Problems, drifted(entry.Device, c.first.offset, again.offset, c.first.system, again.system, "while it was read")...)
 	}
 }
 
@@ -112,37 +110,50 @@ func compareWithin(ctx context.Context, device string) (hardwareReading, error) 
 	}
 }
 
-// compare takes the best way that the clock's driver has.
-func compare(device string) (hardwareReading, error) {
+// compare compares a clock with the system clock by the best way that its driver has. Where somebody came between, it does so again.
+func compare(device string) (best hardwareReading, err error) {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return hardwareReading{}, err
+		return best, err
 	}
 	defer f.Close()
-	dev := phc.FromFile(f)
+	for i := range tries {
+		var before, after unix.Timespec
+		unix.ClockGettime(unix.CLOCK_MONOTONIC, &before) // which does not fail
+		one, err := compareOnce(phc.FromFile(f))
+		unix.ClockGettime(unix.CLOCK_MONOTONIC, &after)
+		if err != nil {
+			return best, err
+		}
+		one.took = after.Nano() - before.Nano()
+		one.monotonic = before.Nano() + one.took/2
+		if i == 0 || one.took < best.took {
+			best = one
+		}
+		if one.method != "basic" && one.took < int64(time.Millisecond) {
+			break
+		}
+	}
+	return best, nil
+}
+
+func compareOnce(dev *phc.Device) (hardwareReading, error) {
 	if precise, err := dev.ReadSysoffPrecise(); err == nil {
 		return of("PRECISE", phc.SysRToffFromPrecise(precise)), nil
 	}
 	if extended, err := dev.ReadSysoffExtendedRealTimeClock(); err == nil {
 		return of("EXTENDED", extended.BestSample()), nil
 	}
-	var best hardwareReading
-	for i := range tries {
-		before := time.Now()
-		hardware, err := dev.Time()
-		after := time.Now()
-		if err != nil {
-			return hardwareReading{}, fmt.Errorf("reading the clock: %w", err)
-		}
-		// Without their monotonic parts, since that of the hardware has none.
-		one := of("basic", phc.SysoffEstimateBasic(before.Round(0), hardware, after.Round(0)))
-		if i == 0 || one.bracket < best.bracket {
-			best = one
-		}
+	before := time.Now()
+	hardware, err := dev.Time()
+	after := time.Now()
+	if err != nil {
+		return hardwareReading{}, fmt.Errorf("reading the clock: %w", err)
 	}
-	return best, nil
+	// Without their monotonic parts, since that of the hardware has none.
+	return of("basic", phc.SysoffEstimateBasic(before.Round(0), hardware, after.Round(0))), nil
 }
 
 func of(method string, r phc.SysoffResult) hardwareReading {
-	return hardwareReading{method: method, offset: -int64(r.Offset), bracket: max(int64(r.Delay), 0), system: r.SysTime.UnixNano()}
+	return hardwareReading{method: method, offset: -int64(r.Offset), bracket: max(int64(r.Delay), 0), time: r.PHCTime.UnixNano()}
 }

@@ -40,7 +40,7 @@ type ptpData struct {
 type sample struct{ ingress, offset int64 }
 
 // ptp asks ptp4l. It returns whether the node takes part in PTP: follows a master, or is the grandmaster.
-func (t *taking) ptp(ctx context.Context, hardware []*hardwareClock) bool {
+func (t *taking) ptp(ctx context.Context) bool {
 	m, err := t.connectPTP(ctx)
 	if err != nil {
 		t.unread("ptp4l", err)
@@ -199,6 +199,9 @@ func (t *taking) follows(ctx context.Context, m *manager, d *ptpData) {
 		t.problem(calibration.FreeRunning, "system",
 			"ptp4l measures and its servo has not locked (its port is "+s.PortState+"): it begins, or is told to run free, or its clock does not obey")
 		samples = m.watch(ctx, s, samples)
+		if clock := t.hardwareOf(s.Interface); clock != nil {
+			t.again(ctx, clock) // it may have drifted meanwhile
+		}
 	}
 	low, high := math.MaxInt, math.MinInt
 	for _, one := range samples {

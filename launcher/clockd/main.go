@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -26,7 +25,7 @@ func main() {
 		Usage:     "publish how this node's clocks stand",
 		UsageText: "sigmatrace-clockd [--interval TIME] [--keep N] [--directory DIR]",
 		Description: "Reads and asks what `sigmatrace calibrate` does, again and again, and keeps the last records in a file that everybody can read. Traced job steps take\n" +
-			"those of their time. A clock that stands still, is set, or belongs to a servo that does not steer is said so on standard error, once.",
+			"those of their time. A clock that stands still, is set, or belongs to a servo that does not steer is said so on standard error: a step each time, the others once.",
 		Version:         version,
 		HideHelpCommand: true,
 		Flags: append(calibrate.Flags(),
@@ -67,7 +66,8 @@ func run(c *cli.Context) error {
 		return err
 	}
 	defer p.Close()
-	told := tell(nil, last)
+	t := teller{}
+	t.tell(last)
 	for tick := time.NewTicker(interval); ; {
 		if err := p.Add(last); err != nil {
 			fmt.Fprintf(os.Stderr, "sigmatrace: warning: clockd: %v\n", err) // there may be room the next time
@@ -82,19 +82,28 @@ func run(c *cli.Context) error {
 			return err
 		}
 		calibrate.Compare(last, r)
-		told, last = tell(told, r), r
+		t.tell(r)
+		last = r
 	}
 }
 
-// tell says what is newly wrong, and returns what is.
-func tell(told []string, r *calibration.Record) []string {
-	var now []string
+// again is after how many records without it a problem is said once more.
+const again = 60
+
+// teller says what is newly wrong.
+type teller map[string]int // since how many records a problem was not there
+
+func (t teller) tell(r *calibration.Record) {
+	for key := range t {
+		if t[key]++; t[key] > again {
+			delete(t, key)
+		}
+	}
 	for _, p := range r.Problems {
 		key := p.Name + " " + p.Clock
-		if !slices.Contains(told, key) && !slices.Contains(now, key) {
+		if _, told := t[key]; !told || p.Name == calibration.Steps {
 			fmt.Fprintf(os.Stderr, "sigmatrace: warning: clock %s: %s: %s\n", p.Clock, p.Name, p.Text)
 		}
-		now = append(now, key)
+		t[key] = 0
 	}
-	return now
 }
