@@ -49,6 +49,10 @@ func NewPublisher(dir string, most int, boot string) (*Publisher, error) {
 		lock.Close()
 		return nil, fmt.Errorf("another process publishes in %s", dir)
 	}
+	halves, _ := filepath.Glob(filepath.Join(dir, "."+recordsName+"-*")) // of a publisher that was killed; the pattern is right
+	for _, half := range halves {
+		os.Remove(half)
+	}
 	p := &Publisher{dir: dir, most: most, lock: lock}
 	earlier, err := Published(dir, boot, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, calibration.ErrNewer) {

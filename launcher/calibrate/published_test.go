@@ -49,6 +49,9 @@ func TestPublisherKeepsTheLast(t *testing.T) {
 	if err != nil || !slices.Equal(times(got), []int64{3, 4}) {
 		t.Errorf("after 2: %v, %v", times(got), err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, ".records-123"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if p, err = NewPublisher(dir, 3, "b"); err != nil {
 		t.Fatal(err)
 	}
