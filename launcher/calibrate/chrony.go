@@ -52,14 +52,14 @@ func (t *taking) chrony(ctx context.Context) bool {
 
 // tracked makes offset and bound of what an NTP daemon says.
 func (t *taking) tracked(daemon string, update time.Duration) {
-	r, k := t.record.Tracking, t.record.Kernel
+	r := t.record.Tracking
 	if r.Leap == "unsynchronised" {
 		t.problem(calibration.Unsynchronised, "system", daemon+" follows no source")
 		t.unknown(daemon + " follows no source")
 		return
 	}
-	if k != nil && !k.Synchronised {
-		t.problem(calibration.FreeRunning, "system", daemon+" follows "+r.Reference+", but the kernel's clock is not marked as synchronised: nobody steers it")
+	if t.unsteered() {
+		t.problem(calibration.FreeRunning, "system", daemon+" follows "+r.Reference+", but nobody tells the kernel how exact its clock is: it is not steered")
 	}
 	if r.AgeNS != nil && time.Duration(*r.AgeNS) > oldUpdate*max(update, leastUpdate) {
 		t.problem(calibration.Stale, "system", fmt.Sprintf("%s's last update was %v ago", daemon, time.Duration(*r.AgeNS).Round(time.Second)))

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,13 @@ func (t *taking) kernel() {
 	unit := int64(1000)
 	r.Kernel = &calibration.Kernel{Synchronised: state != unix.TIME_ERROR && tx.Status&unix.STA_UNSYNC == 0, FreqPPM: float64(tx.Freq) / (1 << 16),
 		MaxErrorNS: int64(tx.Maxerror) * unit, EstErrorNS: int64(tx.Esterror) * unit, TAIOffset: int(tx.Tai)}
+}
+
+// unsteered tells that nobody steers the system clock. Daemons that do tell the kernel how exact it is; when they cease, the kernel's maximum error
+// grows to its limit, 16 s. Whether the clock is marked as synchronised depends on whether they are to set the real time clock as well.
+func (t *taking) unsteered() bool {
+	k := t.record.Kernel
+	return k != nil && !k.Synchronised && k.MaxErrorNS >= int64(16*time.Second)
 }
 
 func (t *taking) text(path string) string {

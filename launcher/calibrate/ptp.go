@@ -317,7 +317,7 @@ func (t *taking) byHardware(s *calibration.PTPState, offset, bound int64, how st
 		}
 		half := (*clock.BracketNS + 1) / 2
 		t.bound(offset-*clock.OffsetNS+utc, bound+half, how+fmt.Sprintf(" + %d ns of reading %s beside the system clock (%s)", half, clock.Device, clock.Method))
-		if s.PHC2SYS != nil && !*s.PHC2SYS && (t.record.Kernel == nil || !t.record.Kernel.Synchronised) {
+		if s.PHC2SYS != nil && !*s.PHC2SYS && t.unsteered() {
 			t.problem(calibration.FreeRunning, "system", "ptp4l keeps the NIC's clock, and nobody takes that to the system clock: phc2sys does not run")
 		}
 	}

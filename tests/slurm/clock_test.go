@@ -146,11 +146,16 @@ func TestBatchScriptHasClocks(t *testing.T) {
 }
 
 func TestClocksAreSwitchedOffByTheSite(t *testing.T) {
-	site(t, "clock_seconds=0")
+	calls := filepath.Join(cluster, "etc", "calls")
+	os.Remove(calls)
+	site(t, command(t, "command-off", "echo >>"+calls), "clock_seconds=0")
 	j := newJob(t)
 	dir := j.one(j.ok("srun", "--sigmatrace", "true"))
 	if _, err := os.Lstat(filepath.Join(dir.Path(), calibration.DirName)); err == nil {
 		t.Error("there are clocks in the run")
+	}
+	if _, err := os.Lstat(calls); err == nil {
+		t.Error("calibrate was run")
 	}
 }
 
@@ -163,7 +168,7 @@ func TestClocksThatCannotBeRead(t *testing.T) {
 	}{
 		"hangs":      {"trap '' TERM; exec sleep 300", 1},
 		"fails":      {"echo 'sigmatrace: error: no clock' >&2; exit 1", 2},
-		"crashes":    {"kill -SEGV $$", 1},
+		"crashes":    {"ulimit -c 0; kill -SEGV $$", 1},
 		"nothing":    {"exit 0", 2},
 		"cut":        {"printf half; exit 0", 2},
 		"everything": {"exec head -c 3000000 /dev/zero", 2},
