@@ -70,9 +70,9 @@ static void calibrate(const struct sm_user *u, const char *run, const char *node
 void sm_clock_begin(const struct sm_user *u, const char *run, const char *node)
 {
     struct timespec t;
+    calibrate(u, run, node, "step-begin", "300ms", "-1");
     clock_gettime(CLOCK_MONOTONIC, &t);
     began = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    calibrate(u, run, node, "step-begin", "300ms", "-1");
 }
 
 /* At the end of each of the node's tasks; does its work at the last one's, of which srun is told afterwards. */
