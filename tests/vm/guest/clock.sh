@@ -36,6 +36,7 @@ if [ $ROLE = a ]; then
 	in_background ptp ptp4l -S -i "$net" -m -l 6 --priority1 10 --logSyncInterval -2 --logAnnounceInterval 0
 	if wait_until 60 says PORT_DATA_SET "portState *MASTER"; then test_ok master; else test_fail master "ptp4l is not the master"; fi
 	"$B/bin/sigmatrace" calibrate --json >"$OUT/master.record" || test_fail master "calibrate failed"
+	date +%s >"$OUT/clock" # machines that start on a busy host may be minutes apart
 	meet ptp
 	while_b_works ptp.end
 	stop ptp
@@ -52,8 +53,7 @@ fi
 clockd=$!
 if wait_until 20 test -s /run/sigmatrace/clock/records; then test_ok published; else test_fail published "clockd publishes nothing"; fi
 meet ptp
-cut -d' ' -f1 /proc/uptime >"$OUT/skewed"
-date -s "+7 seconds" >/dev/null
+date -s "@$(($(cat "$OUT/clock") + 7))" >/dev/null
 record none
 in_background free ptp4l -S -s -i "$net" -m -l 6 --free_running 1
 wait_until 60 says TIME_STATUS_NP "gmPresent *true" && wait_until 60 says CURRENT_DATA_SET "meanPathDelay *[1-9]"
