@@ -30,7 +30,7 @@ func TestArgumentsAreCheckedAsThePluginDoes(t *testing.T) {
 	}
 	var arguments []string
 	for name := range siteArguments {
-		for _, value := range []string{"", "x", "/x", "/x/%u", "5", "+5", "-5", "3600", "3601", "1%", "0.25%", "100%", "100.0%", "101%", "1.%", ".5%", "0.00001%", "1", "100.0001%",
+		for _, value := range []string{"", "x", "/x", "/x/%u", "5", "+5", "-5", "10", "11", "255", "256", "3600", "3601", "1%", "0.25%", "100%", "100.0%", "101%", "1.%", ".5%", "0.00001%", "1", "100.0001%",
 			"/a:b", "/" + strings.Repeat("y", 4094), "/" + strings.Repeat("y", 4095), strings.Repeat("y", 1023), strings.Repeat("y", 1024), "99999999999999999999", "1 "} {
 			arguments = append(arguments, name+"="+value)
 		}

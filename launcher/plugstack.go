@@ -98,9 +98,9 @@ const (
 var siteArguments = map[string]func(string) error{
 	"command": checkPath, "libdir": checkLibdir, "profile_dir": checkPath, "output": checkPath, "kill_switch": checkPath,
 	"default_profile": func(v string) error { return checkLength(v, longestProfile) },
-	"merge_seconds":   checkSeconds,
-	"rate":            checkRate,
-	"allow_users":     anyList, "deny_users": anyList, "allow_groups": anyList, "deny_groups": anyList, "allow_partitions": anyList, "deny_partitions": anyList,
+	"merge_seconds":   upTo(3600), "clock_seconds": upTo(10), "ptp_domain": upTo(255),
+	"rate":        checkRate,
+	"allow_users": anyList, "deny_users": anyList, "allow_groups": anyList, "deny_groups": anyList, "allow_partitions": anyList, "deny_partitions": anyList,
 }
 
 // checkArgument says what is wrong with an argument of the plugin's.
@@ -139,12 +139,14 @@ func checkLibdir(v string) error {
 	return checkPath(v)
 }
 
-func checkSeconds(v string) error {
-	n, err := strconv.ParseUint(strings.TrimPrefix(v, "+"), 10, 64)
-	if err != nil || n > 3600 {
-		return errors.New("its value is no number of seconds up to 3600")
+func upTo(most uint64) func(string) error {
+	return func(v string) error {
+		n, err := strconv.ParseUint(strings.TrimPrefix(v, "+"), 10, 64)
+		if err != nil || n > most {
+			return fmt.Errorf("its value is no number up to %d", most)
+		}
+		return nil
 	}
-	return nil
 }
 
 func checkRate(v string) error {
