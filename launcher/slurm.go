@@ -69,7 +69,7 @@ func resolveForJob(c *cli.Context) error {
 	if c.Bool("site-only") {
 		req.Environ, req.Search.Dirs = nil, req.Search.Dirs[len(req.Search.Dirs)-1:]
 	}
-	req.Output = c.String("site-output")
+	req.Output, req.Relative = c.String("site-output"), c.Bool("relative")
 	res, err := profiles.Resolve(req)
 	if err != nil {
 		return err
@@ -119,6 +119,9 @@ func slurmBegin(c *cli.Context) error {
 		return err
 	}
 	base, err := facts.Expand(res.Text("output.directory"))
+	if err == nil {
+		base, err = filepath.Abs(base) // a site's own text may leave it to each job's working directory
+	}
 	if err != nil {
 		return fmt.Errorf("output.directory: %w", err)
 	}

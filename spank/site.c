@@ -91,6 +91,8 @@ static int argument(const char *name, const char *value)
         return path(s->output, value);
     if (!strcmp(name, "kill_switch"))
         return path(s->kill_switch, value);
+    if (!strcmp(name, "resolved"))
+        return path(s->resolved, value);
     if (!strcmp(name, "merge_seconds"))
         return number(&s->merge_seconds, value, 3600);
     if (!strcmp(name, "clock_seconds"))
@@ -131,6 +133,10 @@ void sm_site_read(int ac, char **av, void (*say)(const char *fmt, ...))
             say("sigmatrace: argument \"%s\" in plugstack.conf is not valid: nothing is traced", av[i]);
             return;
         }
+    }
+    if (s->resolved[0] && !s->profile[0]) {
+        s->bad = -1;
+        say("sigmatrace: resolved=%s in plugstack.conf is without the default_profile that it was resolved from: nothing is traced", s->resolved);
     }
     if (strpbrk(s->libdir, ": ")) {
         s->bad = -1;
