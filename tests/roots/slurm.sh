@@ -20,7 +20,7 @@ mkdir -p "$dir"
 exec 9>"$dir/.slurm-$name.lock"
 flock 9
 
-packages=slurm-wlm,slurm-wlm-plugins,munge,libslurm-dev,gcc,libc6-dev,make,openmpi-bin,libopenmpi-dev,mpich,libmpich-dev,iproute2,util-linux,mount,procps
+packages=slurm-wlm,slurm-wlm-plugins,slurmrestd,curl,munge,libslurm-dev,gcc,libc6-dev,make,openmpi-bin,libopenmpi-dev,mpich,libmpich-dev,iproute2,util-linux,mount,procps
 # Maintainer scripts run: the runtime linker's links, alternatives of MPI and munge's user are theirs to make.
 make_root() {
 	. tests/debian.sh
