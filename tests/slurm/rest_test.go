@@ -23,11 +23,29 @@ func resolved(t *testing.T, profile string) {
 	root.ok("sh", "-c", "rm -rf /etc/sigmatrace && mkdir -m 755 /etc/sigmatrace && "+built(t, "bin/sigmatrace")+" profile resolve --job --relative --site-only -- "+profile+" >"+siteText)
 }
 
+// interfaces are the versions of slurmrestd's interface, one for each release of Slurm, with the options that load it alone: the one for the accounting's
+// database, which there is none of here, would keep slurmrestd from starting.
+var interfaces = map[string]struct{ version, load string }{
+	"22.05": {"v0.0.38", "-s openapi/v0.0.38"},
+	"24.11": {"v0.0.42", "-s slurmctld -d v0.0.42"},
+}
+
+func (j *job) release() string {
+	j.t.Helper()
+	fields := strings.Fields(j.ok("srun", "--version").stdout)
+	major, rest, _ := strings.Cut(fields[len(fields)-1], ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	return major + "." + minor
+}
+
 // rest starts slurmrestd as the job's user on a socket of its own.
 func (j *job) rest() {
 	j.t.Helper()
-	// The plugin for the accounting's database, which there is none of here, keeps it from starting.
-	pid := strings.TrimSpace(j.ok("sh", "-c", "setsid slurmrestd -s openapi/v0.0.38 -a rest_auth/local unix:rest.sock >rest.log 2>&1 </dev/null & echo $!").stdout)
+	i, is := interfaces[j.release()]
+	if !is {
+		j.t.Fatalf("no interface of slurmrestd is known for Slurm %s", j.release())
+	}
+	pid := strings.TrimSpace(j.ok("sh", "-c", "setsid slurmrestd "+i.load+" -a rest_auth/local unix:rest.sock >rest.log 2>&1 </dev/null & echo $!").stdout)
 	j.t.Cleanup(func() { j.run("kill", pid) })
 	for range 100 {
 		if _, err := os.Stat(filepath.Join(j.dir, "rest.sock")); err == nil {
@@ -49,16 +67,24 @@ func (j *job) post(environment map[string]string, lines ...string) (id, out stri
 	for name, value := range environment {
 		env[name] = value
 	}
+	what := map[string]any{"name": "rest", "nodes": 2, "tasks": 4, "tasks_per_node": 2, "current_working_directory": j.dir,
+		"standard_output": filepath.Join(j.dir, "out"), "environment": env}
+	if j.release() != "22.05" {
+		var list []string
+		for name, value := range env {
+			list = append(list, name+"="+value)
+		}
+		what["nodes"], what["environment"] = "2", list
+	}
 	text, err := json.Marshal(map[string]any{
-		"job": map[string]any{"name": "rest", "nodes": 2, "tasks": 4, "tasks_per_node": 2, "current_working_directory": j.dir,
-			"standard_output": filepath.Join(j.dir, "out"), "environment": env},
+		"job":    what,
 		"script": "#!/bin/bash\n" + strings.Join(lines, "\n") + "\n",
 	})
 	if err != nil {
 		j.t.Fatal(err)
 	}
 	body := j.write("job.json", string(text))
-	r := j.ok("curl", "-sS", "--unix-socket", "rest.sock", "-H", "Content-Type: application/json", "--data-binary", "@"+body, "http://localhost/slurm/v0.0.38/job/submit")
+	r := j.ok("curl", "-sS", "--unix-socket", "rest.sock", "-H", "Content-Type: application/json", "--data-binary", "@"+body, "http://localhost/slurm/"+interfaces[j.release()].version+"/job/submit")
 	var answer struct {
 		Errors []any `json:"errors"`
 		ID     int   `json:"job_id"`

@@ -18,7 +18,7 @@ func TestFuzzTargets(t *testing.T) {
 			t.Skipf("%s is not installed (libslurm-dev, clang, libclang-rt-14-dev)", need)
 		}
 	}
-	for target, runs := range map[string]string{"site": "20000", "options": "20000", "step": "20000", "job": "20000", "node": "4000"} {
+	for target, runs := range map[string]string{"site": "20000", "options": "20000", "step": "20000", "job": "20000", "node": "2000"} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()

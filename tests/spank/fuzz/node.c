@@ -41,7 +41,7 @@ int __wrap_sm_as_user(const struct sm_user *as, unsigned seconds, void (*what)(v
 
 int __wrap_sm_run(const struct sm_command *c)
 {
-    MUST(c->as && c->argv[0] == sm_site.command && c->seconds > 0);
+    MUST(c->argv[0] == sm_site.command && c->seconds > 0);
     if (c->out)
         snprintf(c->out, c->out_size, "%s", begun);
     if (c->errors)
@@ -63,12 +63,21 @@ static void write_file(const char *name, const char *text, size_t n)
     MUST(fwrite(text, 1, n, file) == n && !fclose(file));
 }
 
+/* What the node wrote. */
+static void clear(void)
+{
+    static const char *const names[] = {"tasks", "clock"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s/%s", own, names[i], node);
+        unlink(path);
+    }
+}
+
 static void gone(void)
 {
-    static const char *const names[] = {"profile.resolved", "libsigmatrace.so", "provider-ucx.so", "tasks", ""};
+    static const char *const names[] = {"profile.resolved", "libsigmatrace.so", "provider-ucx.so", "tasks", "clock", ""};
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/tasks/%s", own, node);
-    unlink(path);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", own, names[i]);
         remove(path);
@@ -146,11 +155,12 @@ void fuzz(struct fields *f)
     MUST(sm_remote_user_init(NULL) == 0);
     const char *config = slurm_value("SIGMATRACE_CONFIG"), *preload = slurm_value("LD_PRELOAD");
     if (config) {
-        MUST(config[0] == '/' && strlen(config) < PATH_MAX + 32 && strlen(config) > 17 && !strcmp(config + strlen(config) - 17, "/profile.resolved"));
+        MUST(config[0] == '/' && strlen(config) < PATH_MAX + 32 && strlen(config) > 9 && !strcmp(config + strlen(config) - 9, ".resolved"));
         MUST(preload && !strncmp(preload, own, strlen(own)) && strlen(preload) < SM_PRELOAD);
         MUST(safe && n >= 21 && !memcmp(profile, "sigmatrace.profile=1\n", 21));
         MUST(slurm_says.step != SLURM_EXTERN_CONT);
     }
     MUST(sm_remote_task_exit(NULL) == 0);
+    clear();
     free(kind), free(text), free(code), free(begun), free(said), free(profile);
 }

@@ -176,6 +176,10 @@ spank_err_t spank_get_item(spank_t sp, spank_item_t item, ...)
     case S_TASK_PID:
         *va_arg(to, pid_t *) = 1;
         break;
+    case S_JOB_LOCAL_TASK_COUNT:
+    case S_JOB_TOTAL_TASK_COUNT:
+        *va_arg(to, uint32_t *) = 1;
+        break;
     case S_JOB_ENV:
         *va_arg(to, char ***) = job_environment();
         break;

@@ -11,7 +11,7 @@ void fuzz(struct fields *f)
         MUST(!strncmp(text, "1;", 2) && s.run[0] == '/' && s.providers[0]);
         MUST(strspn(s.providers, "abcdefghijklmnopqrstuvwxyz0123456789_,") == strlen(s.providers));
         if (s.named && !sm_step_name(&s, job, id))
-            MUST(strlen(s.run) + sizeof "/profile.resolved" <= sizeof s.run && strstr(s.run, "/sigmatrace-"));
+            MUST(strlen(s.run) + sizeof "/profile.resolved" <= sizeof s.run);
         if (libdir[0] == '/' && strlen(libdir) < PATH_MAX) {
             size_t room = (size_t)atoi(size) % sizeof to + 1;
             char *exact = malloc(room);
