@@ -59,7 +59,7 @@ func (j *job) rest() {
 // post submits a script of two nodes by slurmrestd, waits for its end, and returns the job's number and what it printed.
 func (j *job) post(environment map[string]string, lines ...string) (id, out string) {
 	j.t.Helper()
-	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "SLURM_CONF": filepath.Join(cluster, "etc", "slurm.conf")}
+	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": filepath.Join(cluster, "home", j.user), "SLURM_CONF": filepath.Join(cluster, "etc", "slurm.conf")}
 	for _, v := range j.environ {
 		name, value, _ := strings.Cut(v, "=")
 		env[name] = value
