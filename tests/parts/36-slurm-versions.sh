@@ -26,7 +26,7 @@ on() {
 
 check vet scripts/go.sh vet -tags slurm,release ./tests/slurm
 core='^Test(Release.*|MpirunInABatchScript|Export|FormsOfAsking|PrecedenceOfAStepInAJob|Refusal|NothingHappensUnasked|F17PreloadIsPrepended|F16.*|KillSwitch'
-core="$core|InteractiveStep|ProfileTravels|ScriptThatIsCancelled|PluginThatCannotBeLoaded|NodesTrustNothing|OtherStepsAreLeftAlone|StatusOfAStep"
-on debian13 "$core|JobOfSlurmrestd.*|HeterogeneousStep|Array|Salloc|WhatEndsAStep)\$"
+core="$core|JobOfSlurmrestd.*|InteractiveStep|ProfileTravels|ScriptThatIsCancelled|PluginThatCannotBeLoaded|NodesTrustNothing|OtherStepsAreLeftAlone|StatusOfAStep"
+on debian13 "$core|HeterogeneousStep|Array|Salloc|WhatEndsAStep)\$"
 on unstable "$core)\$" # Debian's own has no PMIx
 finish

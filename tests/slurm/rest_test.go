@@ -28,6 +28,7 @@ func resolved(t *testing.T, profile string) {
 var interfaces = map[string]struct{ version, load string }{
 	"22.05": {"v0.0.38", "-s openapi/v0.0.38"},
 	"24.11": {"v0.0.42", "-s slurmctld -d v0.0.42"},
+	"26.05": {"v0.0.45", "-s slurmctld -d v0.0.45"},
 }
 
 func (j *job) release() string {
@@ -105,8 +106,7 @@ func TestJobOfSlurmrestdIsTracedByTheSitesDefault(t *testing.T) {
 	j := newJob(t)
 	j.environ = overUCX
 	j.rest()
-	app := built(t, "tests/mpi-app")
-	id, out := j.post(nil, "mpirun "+app+" -n 2 && echo first well", "srun --mpi=pmix "+app+" -n 2 && echo second well", printProfile)
+	id, out := j.post(nil, "mpirun "+built(t, "tests/mpi-app")+" -n 2 && echo first well", "srun "+strings.Join(ranks(t, j), " ")+" && echo second well", printProfile)
 	if !strings.Contains(out, "first well") || !strings.Contains(out, "second well") || profileIn(out) != "full" {
 		t.Errorf("the script printed\n%s", out)
 	}
