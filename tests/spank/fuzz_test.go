@@ -18,11 +18,11 @@ func TestFuzzTargets(t *testing.T) {
 			t.Skipf("%s is not installed (libslurm-dev, clang, libclang-rt-14-dev)", need)
 		}
 	}
-	for target, runs := range map[string]string{"site": "20000", "options": "20000", "step": "20000", "job": "20000", "node": "2000"} {
+	for target, runs := range map[string]string{"site": "20000", "options": "10000", "step": "20000", "job": "20000", "node": "1500"} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			out, err := exec.CommandContext(ctx, "./fuzz.sh", target, folder, "-seed=1", "-runs="+runs).CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "Done "+runs+" runs") {
