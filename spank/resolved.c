@@ -94,7 +94,8 @@ int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong)
         return 0;
     spank_err_t got = spank_getenv(sp, "SIGMATRACE_PROFILE", value, sizeof value);
     *wrong = sm_resolved_read(text, sizeof text);
-    if (!*wrong && !sm_site.locked && got != ESPANK_ENV_NOEXIST && value[0] && strcmp(value, "default") && strcmp(value, sm_site.profile))
+    int asks = got == ESPANK_NOSPACE || (got == ESPANK_SUCCESS && value[0] && strcmp(value, "default") && strcmp(value, sm_site.profile));
+    if (!*wrong && !sm_site.locked && asks)
         *wrong = "SIGMATRACE_PROFILE asks for another profile than the site's, which only srun, sbatch and salloc resolve";
     if (!*wrong && spank_setenv(sp, SM_JOB_VARIABLE, text, 1) != ESPANK_SUCCESS)
         *wrong = "its environment cannot be changed";

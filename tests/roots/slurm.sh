@@ -27,7 +27,7 @@ make_root() {
 	apt_options >"$dir/apt-$name.conf"
 	mmdebstrap --quiet --mode=root --variant=apt --include="$packages" --aptopt="$dir/apt-$name.conf" --aptopt='Apt::Install-Recommends "false"' "${options[@]}" \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-		"$suite" "$1" "$(suite_source "$suite")" >&2
+		"$suite" "$1" "$(suite_source "$suite")" >&2 || return
 	rm -f "$1"/var/cache/apt/archives/*.deb
 	rm -rf "$1"/dev "$1/etc/resolv.conf"
 	mkdir "$1"/dev
