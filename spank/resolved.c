@@ -88,7 +88,7 @@ int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong)
 {
     static char text[SM_JOB_TEXT];
     char value[SM_PROFILE];
-    if (!sm_site.resolved[0] || sm_site.bad || !sm_site_allows_user(u->uid, u->gid))
+    if (!sm_site.resolved[0] || !sm_site.profile[0] || sm_site.bad || !sm_site_allows_user(u->uid, u->gid))
         return 0;
     if (spank_getenv(sp, "SIGMATRACE", value, sizeof value) == ESPANK_SUCCESS && !strcmp(value, SM_STEP_OFF))
         return 0;

@@ -134,10 +134,6 @@ void sm_site_read(int ac, char **av, void (*say)(const char *fmt, ...))
             return;
         }
     }
-    if (s->resolved[0] && !s->profile[0]) {
-        s->bad = -1;
-        say("sigmatrace: resolved=%s in plugstack.conf is without the default_profile that it was resolved from: nothing is traced", s->resolved);
-    }
     if (strpbrk(s->libdir, ": ")) {
         s->bad = -1;
         say("sigmatrace: libdir=%s in plugstack.conf has a character at which the dynamic linker splits LD_PRELOAD: nothing is traced", s->libdir);

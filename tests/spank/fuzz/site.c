@@ -26,7 +26,7 @@ void fuzz(struct fields *f)
         MUST(!s->profiles[0] || s->profiles[0] == '/');
         MUST(!s->output[0] || s->output[0] == '/');
         MUST(!s->kill_switch[0] || s->kill_switch[0] == '/');
-        MUST(!s->resolved[0] || (s->resolved[0] == '/' && s->profile[0]));
+        MUST(!s->resolved[0] || s->resolved[0] == '/');
     }
     for (int i = 0; i < ac && i < 4; i++) {
         sm_in_list(av[i], av[(i + 1) % ac]);
