@@ -19,22 +19,49 @@ import (
 func collectCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "collect",
-		Usage:     "move this host's captures from the scratch directory to the run directory",
+		Usage:     "move this host's captures from where they were written to the run directory",
+		UsageText: "sigmatrace collect [--within TIME] RUN",
 		ArgsUsage: "RUN",
-		Description: "For runs with record.scratch whose captures did not come home, because the launcher died or a node could not be\n" +
-			"reached then: run it on each node, then sigmatrace merge. Nothing is overwritten, and it can be repeated.",
-		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return &usageError{err: errors.New("collect takes one run directory"), hint: "sigmatrace collect RUN"}
-			}
-			dir, err := rundir.Open(c.Args().First())
-			if err != nil {
-				return err
-			}
-			fetchMemory(os.Stderr, dir)
-			return collectRun(dir)
-		},
+		Description: "For runs whose captures did not come home from the nodes (record.scratch, and under the Slurm plugin record.place too), because the\n" +
+			"launcher died, a node could not be reached then, or the time was over: run it on each node, then sigmatrace merge. Nothing is\n" +
+			"overwritten, and it can be repeated. The Slurm plugin runs it when the last task of a node has ended. The exit status is 3 where\n" +
+			"something is left here.",
+		Flags: []cli.Flag{
+			&cli.DurationFlag{Name: "within", Usage: "stop after `TIME`, such as 4s; what was not moved then stays; 0: no limit"},
+			&cli.StringFlag{Name: "part", Usage: "only what is of `HOST.JOB.STEP`", Hidden: true}},
+		Action: runCollect,
 	}
+}
+
+func runCollect(c *cli.Context) error {
+	if c.NArg() != 1 {
+		return &usageError{err: errors.New("collect takes one run directory"), hint: "sigmatrace collect RUN"}
+	}
+	ctx, stop := interruptible(c)
+	defer stop()
+	if within := c.Duration("within"); within > 0 {
+		var end context.CancelFunc
+		ctx, end = context.WithTimeout(ctx, within)
+		defer end()
+	}
+	dir, err := rundir.Open(c.Args().First())
+	if err != nil {
+		return err
+	}
+	part := c.String("part")
+	if isDirectory(dir.NodesPath()) {
+		home, err := collectParts(ctx, dir, part)
+		if !home {
+			setStatus(c, exitIncomplete)
+		}
+		if err != nil || part != "" { // the plugin's: the manifest is for the end of the step
+			return err
+		}
+		_, err = dir.TakeNodes()
+		return err
+	}
+	fetchMemory(os.Stderr, dir)
+	return collectRun(dir)
 }
 
 // collectRun brings home what the run left in a scratch directory. Without one there is nothing to bring: where the run was recorded then is a

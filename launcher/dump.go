@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/sigmatrace/sigmatrace/merge/dump"
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/urfave/cli/v2"
 )
 
@@ -30,6 +31,9 @@ func dumpCommand() *cli.Command {
 				Chunk: c.Int("chunk"), JSON: c.Bool("json"),
 			}
 			for _, path := range c.Args().Slice() {
+				if dir, err := rundir.Open(path); err == nil {
+					resumeCollecting(c.Context, os.Stderr, dir)
+				}
 				if err := dump.Dump(c.Context, os.Stdout, path, o); err != nil {
 					return fmt.Errorf("dumping %s: %w", path, err)
 				}

@@ -83,6 +83,7 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 		return nil, o, err
 	}
 	fetchMemory(os.Stderr, dir)
+	resumeCollecting(c.Context, os.Stderr, dir)
 	text, err := ofRun(c, dir, "memory", "merge.memory", profiles.FormatSize(merge.DefaultMemory))
 	if err != nil {
 		return nil, o, err
@@ -152,7 +153,7 @@ func runMerge(c *cli.Context) error {
 	if err != nil {
 		return wrongExport(err)
 	}
-	if !info.Complete() {
+	if !info.Complete() || leftOnNodes(dir) {
 		setStatus(c, exitIncomplete)
 	}
 	if c.Bool("json") {

@@ -31,6 +31,7 @@ func slurmCommand() *cli.Command {
 					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
 					&cli.StringFlag{Name: "libdir", Usage: "the recorder is in `DIR`"}},
 				Action: slurmBegin},
+			slurmNodeCommand(),
 			{Name: "end", Usage: "close the run of a step and merge it", ArgsUsage: "RUN",
 				Flags: []cli.Flag{
 					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
@@ -73,13 +74,6 @@ func resolveForJob(c *cli.Context) error {
 	res, err := profiles.Resolve(req)
 	if err != nil {
 		return err
-	}
-	if res.Text("record.scratch") != "" {
-		return &usageError{err: errors.New("record.scratch is set: the Slurm plugin does not bring captures home from the nodes"),
-			hint: "leave it empty, or use: sigmatrace launch -- srun"}
-	}
-	if res.Text("record.place") == "memory" {
-		return &usageError{err: errors.New("record.place is memory: no launcher on the ranks' hosts copies their records from there"), hint: "set it to disk or auto, or use: sigmatrace launch"}
 	}
 	job, err := profiles.NewJob(req, res)
 	if err != nil {
@@ -148,6 +142,9 @@ func slurmBegin(c *cli.Context) error {
 	if err == nil {
 		err = dir.MakeTasks()
 	}
+	if err == nil && keepsOnNodes(res) {
+		err = dir.MakeNodes()
+	}
 	if err != nil {
 		os.RemoveAll(dir.Path()) // ours alone, and nothing has run
 		return err
@@ -177,7 +174,18 @@ func slurmEnd(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if size == 0 && c.Bool("discard-empty") {
+	nodes, err := dir.ReadNodes()
+	if err != nil {
+		warn(os.Stderr, "", "%v", err)
+	}
+	left := false
+	for i := range nodes {
+		left = left || nodes[i].Left()
+		if done := nodes[i].Collected; done != nil {
+			size += done.Bytes
+		}
+	}
+	if size == 0 && !left && c.Bool("discard-empty") {
 		note(os.Stderr, "%s is removed: no process called a library that was traced", dir.Path())
 		return os.RemoveAll(dir.Path())
 	}
@@ -190,7 +198,7 @@ func slurmEnd(c *cli.Context) error {
 	}
 	end := time.Now().UTC()
 	err = dir.Update(func(m *rundir.Manifest) {
-		m.Run.End, m.Run.Untraced = &end, ends.Untraced
+		m.Run.End, m.Run.Untraced, m.Run.Nodes = &end, ends.Untraced, nodes
 		m.Run.Status, m.Run.Signal = ends.Outcome()
 		if world := slurmWorld(ends.Of, m.Run.Command); world > 0 && !c.Bool("no-ranks") {
 			m.Run.ExpectedRanks = &world
@@ -202,6 +210,7 @@ func slurmEnd(c *cli.Context) error {
 	for _, u := range ends.Untraced {
 		warn(os.Stderr, "", "tasks on %s are not traced: %s", u.Node, u.Reason)
 	}
+	home := tellNodes(os.Stderr, dir, nodes)
 	s := &session{profile: res, workers: slurmMergeWorkers}
 	switch {
 	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):
@@ -210,7 +219,7 @@ func slurmEnd(c *cli.Context) error {
 		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: sigmatrace merge %s", profiles.FormatSize(size),
 			profiles.FormatSize(slurmMergeBytes), quote(dir.Path()))
 	default:
-		s.mergeRun(c.Context, dir, true)
+		s.mergeRun(c.Context, dir, unpack(c.Context, os.Stderr, dir) && home)
 	}
 	return nil
 }

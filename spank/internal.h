@@ -112,6 +112,13 @@ const char *sm_resolved_check(char *text, size_t n); /* room for an end behind n
 const char *sm_resolved_read(char *text, size_t size);
 int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong);
 
+/* collect.c: captures that are on the node while its tasks run. */
+void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step *step, uint32_t id, const char *host);
+int sm_collect_config(const struct sm_step *step, char *to, size_t size); /* path of the recorders' profile; -1 where it is too long */
+void sm_collect_task_ended(spank_t sp, const struct sm_user *u, const struct sm_step *step);
+void sm_collect_step_ended(const struct sm_user *u, const struct sm_step *step);
+int sm_collect_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size);
+
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);
 int sm_local_user_init(spank_t sp);
@@ -119,5 +126,6 @@ int sm_local_exit(spank_t sp);
 int sm_allocator_post_opt(spank_t sp);
 int sm_remote_user_init(spank_t sp);
 int sm_remote_task_exit(spank_t sp);
+int sm_remote_exit(spank_t sp);
 
 #endif

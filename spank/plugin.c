@@ -58,5 +58,12 @@ int slurm_spank_task_exit(spank_t sp, int ac, char **av)
 int slurm_spank_exit(spank_t sp, int ac, char **av)
 {
     (void)ac, (void)av;
-    return spank_context() == S_CTX_LOCAL ? sm_local_exit(sp) : 0;
+    switch (spank_context()) {
+    case S_CTX_LOCAL:
+        return sm_local_exit(sp);
+    case S_CTX_REMOTE:
+        return sm_remote_exit(sp);
+    default:
+        return 0;
+    }
 }

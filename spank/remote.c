@@ -93,16 +93,17 @@ static const char *usable(const struct sm_user *u)
     return "the run directory could not be looked at in time";
 }
 
+static int hangs; /* a file system that was too slow once is not waited for again */
+
 static const char *set_environment(spank_t sp)
 {
-    char existing[SM_PRELOAD] = "", preload[SM_PRELOAD], config[PATH_MAX + 32], off[8];
+    char existing[SM_PRELOAD] = "", preload[SM_PRELOAD], config[PATH_MAX], off[8];
     if (spank_getenv(sp, "LD_PRELOAD", existing, sizeof existing) == ESPANK_NOSPACE)
         return "LD_PRELOAD is too long";
     const char *wrong = sm_step_preload(&step, sm_site.libdir, existing, preload, sizeof preload);
     if (wrong)
         return wrong;
-    snprintf(config, sizeof config, "%s/profile.resolved", step.run);
-    if (spank_setenv(sp, "SIGMATRACE_CONFIG", config, 1) || spank_setenv(sp, "LD_PRELOAD", preload, 1))
+    if (sm_collect_config(&step, config, sizeof config) || spank_setenv(sp, "SIGMATRACE_CONFIG", config, 1) || spank_setenv(sp, "LD_PRELOAD", preload, 1))
         return "its environment cannot be changed";
     if (!spank_getenv(sp, "SIGMATRACE", off, sizeof off) && !strcmp(off, SM_STEP_OFF))
         spank_unsetenv(sp, "SIGMATRACE"); /* overruled where the step was asked for */
@@ -185,6 +186,8 @@ int sm_remote_user_init(spank_t sp)
     if (!wrong)
         wrong = usable(&u);
     if (!wrong)
+        sm_collect_begin(sp, &u, &step, step_id, node);
+    if (!wrong)
         wrong = set_environment(sp);
     if (!wrong && batch && spank_setenv(sp, SM_STEP_VARIABLE, text, 1))
         wrong = "its environment cannot be changed";
@@ -212,7 +215,6 @@ static void end_batch(const struct sm_user *u, int killed)
 
 int sm_remote_task_exit(spank_t sp)
 {
-    static int hangs; /* a file system that was too slow once is not waited for again */
     struct sm_user u;
     uint32_t task = 0;
     pid_t pid = 0;
@@ -225,9 +227,19 @@ int sm_remote_task_exit(spank_t sp)
     snprintf(line, sizeof line, "%s=%u pid=%d status=%u of=%s\n", script ? "script" : "task", task, (int)pid, (unsigned)status, tasks);
     int wrote = sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
     hangs = wrote != 0 && wrote != 1;
-    if (!hangs)
+    if (!hangs) {
         sm_clock_end(sp, &u, step.run, node);
+        sm_collect_task_ended(sp, &u, &step);
+    }
     if (step_id == SLURM_BATCH_SCRIPT && !hangs)
         end_batch(&u, WIFSIGNALED(status));
+    return 0;
+}
+
+int sm_remote_exit(spank_t sp)
+{
+    struct sm_user u;
+    if (step.run[0] && !hangs && !user_of(sp, &u))
+        sm_collect_step_ended(&u, &step);
     return 0;
 }

@@ -52,3 +52,9 @@ func ended(pid int, start string) bool {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	return err == nil && len(tasks) <= 1 || os.IsNotExist(err)
 }
+
+// Ended says the same of the numbers in a capture's name, of this process's pid namespace.
+func Ended(pid, start string) bool {
+	n, err := strconv.Atoi(pid)
+	return err != nil || ended(n, start)
+}

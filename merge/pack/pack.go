@@ -29,6 +29,8 @@ const (
 
 	window = 1 << 20 // of the compression: bounds the memory of both sides
 	piece  = 256 << 10
+
+	syncEvery = 16 << 20 // so that little is waited for at the end, however much the system would hold back
 )
 
 // File is a file for a pack: of a folder <node>/<name> as the recorder has them.
@@ -87,12 +89,16 @@ type writer struct {
 	enc    *zstd.Encoder
 	good   int64 // bytes of whole entries
 	broken bool  // nothing more can be written
+	dirty  int   // bytes that may not be on disk
 	buffer [piece]byte
 }
 
 // Write is for what comes out of the compression.
 func (w *writer) Write(b []byte) (int, error) {
 	n, err := w.out.Write(b)
+	if w.dirty += n; err == nil && w.dirty >= syncEvery {
+		w.dirty, err = 0, w.out.Sync()
+	}
 	w.broken = w.broken || err != nil
 	return n, err
 }

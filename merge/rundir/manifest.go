@@ -50,6 +50,7 @@ type Run struct {
 	Preload       string            `json:"ld_preload"`         // LD_PRELOAD as set for the ranks
 	Environment   map[string]string `json:"environment"`        // by AllowedEnvironment
 	Untraced      []Untraced        `json:"untraced,omitempty"` // nodes whose tasks ran without the recorder
+	Nodes         []Node            `json:"nodes,omitempty"`    // where nodes of a step had their captures, and what of them came here
 }
 
 // Profile is the profile as resolved.
