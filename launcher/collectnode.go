@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,6 +189,20 @@ func resumeCollecting(ctx context.Context, w io.Writer, dir *rundir.Dir) {
 	}
 	tellNodes(w, dir, nodes)
 	unpack(ctx, w, dir)
+}
+
+// othersCollect is how long nodes may take to collect when what started their tasks has ended: mpirun does not wait for its daemons' steps.
+const othersCollect = collectTime + 2*time.Second
+
+// settledNodes reads the accounts of the nodes when all have collected, or the time is over.
+func settledNodes(dir *rundir.Dir, grace time.Duration) (nodes []rundir.Node, err error) {
+	for until := time.Now().Add(grace); ; time.Sleep(50 * time.Millisecond) {
+		nodes, err = dir.ReadNodes()
+		open := slices.ContainsFunc(nodes, func(n rundir.Node) bool { return n.Left() && n.Collected == nil })
+		if !open || !time.Now().Before(until) {
+			return nodes, err
+		}
+	}
 }
 
 // tellNodes names what is still on nodes, and returns whether nothing is.

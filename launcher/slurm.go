@@ -174,7 +174,14 @@ func slurmEnd(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := dir.ReadNodes()
+	grace := time.Duration(0) // srun is told of a task's end when its node has collected
+	switch {
+	case c.Bool("no-ranks") && c.Bool("no-merge"):
+		grace = othersCollect / 2
+	case c.Bool("no-ranks"):
+		grace = othersCollect
+	}
+	nodes, err := settledNodes(dir, grace)
 	if err != nil {
 		warn(os.Stderr, "", "%v", err)
 	}
@@ -196,6 +203,7 @@ func slurmEnd(c *cli.Context) error {
 	if tasks := c.Int("tasks"); tasks > 0 {
 		ends.Of = tasks
 	}
+	home := tellNodes(os.Stderr, dir, nodes)
 	end := time.Now().UTC()
 	err = dir.Update(func(m *rundir.Manifest) {
 		m.Run.End, m.Run.Untraced, m.Run.Nodes = &end, ends.Untraced, nodes
@@ -210,7 +218,6 @@ func slurmEnd(c *cli.Context) error {
 	for _, u := range ends.Untraced {
 		warn(os.Stderr, "", "tasks on %s are not traced: %s", u.Node, u.Reason)
 	}
-	home := tellNodes(os.Stderr, dir, nodes)
 	s := &session{profile: res, workers: slurmMergeWorkers}
 	switch {
 	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):

@@ -3,7 +3,12 @@
 package slurm
 
 import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
@@ -45,4 +50,228 @@ func TestCapturesInScratchAreCollected(t *testing.T) {
 	complete(t, dir, 8)
 	placed(t, dir, rundir.PlaceScratch, 4)
 	idle(t)
+}
+
+func TestCapturesInMemoryAreCollected(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	r := j.ok(j.program("2", "--sigmatrace=full", "--sigmatrace-set=record.place=memory", "--sigmatrace-set=record.budget=1MiB")...)
+	dir := j.one(r)
+	complete(t, dir, 4)
+	for _, n := range placed(t, dir, rundir.PlaceMemory, 2) {
+		if !strings.HasPrefix(n.Directory, "/dev/shm/") {
+			t.Errorf("%s was in %s", n.Part, n.Directory)
+		}
+		nothingOn(t, n.Host, "/dev/shm")
+	}
+}
+
+// What could not be moved in time is recorded into the run directory from the start, as is what has no place on the node.
+func TestChoiceOfThePlace(t *testing.T) {
+	site(t)
+	for reason, options := range map[string][]string{
+		"could not be moved in 4s":         nodeLocal("--sigmatrace-set=record.budget=1TiB"),
+		"no such file or directory":        nodeLocal("--sigmatrace-set=record.scratch=/nowhere"),
+		"free, and 2 ranks may write 4MiB": nodeLocal("--sigmatrace-set=record.scratch="+cluster+"/small", "--sigmatrace-set=record.budget=2MiB"),
+	} {
+		j := newJob(t)
+		dir := j.one(j.ok(j.program("2", options...)...))
+		complete(t, dir, 4)
+		for _, n := range placed(t, dir, rundir.PlaceShared, 2) {
+			if !strings.Contains(n.Reason, reason) || n.Collected != nil || n.Directory != "" {
+				t.Errorf("%+v, want reason %q", n, reason)
+			}
+		}
+	}
+}
+
+// Ranks that mpirun forks on the script's node, and those under its daemons on the others: two programs after each other.
+func TestMpirunsCapturesAreCollected(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	app := built(t, "tests/mpi-app")
+	out := j.batch(append([]string{"-N3", "-n6", "--ntasks-per-node=2"}, nodeLocal()...), "mpirun "+app+" -n 3 && mpirun "+app+" -n 2 && echo well")
+	if !strings.Contains(out, "well") {
+		t.Fatalf("the script printed\n%s", out)
+	}
+	dir := j.dirOf(j.runs()[0])
+	complete(t, dir, 6)
+	var parts []string
+	for _, n := range placed(t, dir, rundir.PlaceScratch, 5) {
+		host, step, _ := strings.Cut(n.Part, "."+jobOf(dir)+".")
+		parts = append(parts, host+" "+step)
+		if n.Ranks < 2 {
+			t.Errorf("%s: %d ranks, want at least the 2 there were", n.Part, n.Ranks)
+		}
+		nothingOn(t, n.Host, cluster+"/local")
+	}
+	if want := []string{"n1 batch", "n2 0", "n2 1", "n3 0", "n3 1"}; !slices.Equal(parts, want) {
+		t.Errorf("parts %v, want %v", parts, want)
+	}
+	idle(t)
+	nothingAlive(t)
+}
+
+// placing runs the command line behind, and returns when so many nodes have their captures on them.
+func (j *job) placing(argv []string, nodes int) (*exec.Cmd, *rundir.Dir) {
+	j.t.Helper()
+	line := append([]string{"run", "--user=" + j.user, "env", "-C", j.dir}, j.environ...)
+	cmd := exec.Command("../../scripts/cluster", append(line, argv...)...)
+	if err := cmd.Start(); err != nil {
+		j.t.Fatal(err)
+	}
+	for range 300 {
+		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "nodes", "*.json")); len(names) == nodes {
+			time.Sleep(1500 * time.Millisecond) // until the program sends
+			return cmd, j.dirOf(j.runs()[0])
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	j.t.Fatalf("no %d nodes had their captures on them within 30 s", nodes)
+	return nil, nil
+}
+
+// However the tasks end, what they recorded is collected.
+func TestKilledStepIsCollected(t *testing.T) {
+	for name, end := range map[string]func(root *job, id string){
+		"scancel": func(root *job, id string) { root.ok("scancel", id) },
+		"one task killed": func(root *job, id string) {
+			root.ok("sh", "-c", "kill -KILL $(pgrep -u ann -f '^[^ ]*mpi-app -n 1000000' | head -1)")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site(t)
+			j := newJob(t)
+			j.environ = overUCX
+			argv := j.busy(t)
+			argv = slices.Insert(argv, len(argv)-3, nodeLocal()...)
+			cmd, dir := j.placing(argv, 2)
+			end(&job{t: t, user: "root", dir: j.dir}, jobOf(dir))
+			cmd.Wait() //nolint:errcheck // it was killed
+			idle(t)
+			merged(t, dir)
+			placed(t, dir, rundir.PlaceScratch, 2)
+			if got := captured(t, dir); len(got) != 2 {
+				t.Errorf("captures of %v", got)
+			}
+			nothingAlive(t)
+		})
+	}
+}
+
+// A node whose part of Slurm dies collects nothing: the manifest names what is there, and the next collection brings it.
+func TestLeftOversAreNamedAndResumed(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	argv := j.busy(t)
+	cmd, dir := j.placing(slices.Insert(argv, len(argv)-3, nodeLocal()...), 2)
+	root := &job{t: t, user: "root", dir: j.dir}
+	root.ok("sh", "-c", "kill -KILL $(pgrep -f '^slurmstepd: .'"+jobOf(dir)+".0 | head -1)")
+	time.Sleep(time.Second)
+	root.ok("scancel", jobOf(dir))
+	cmd.Wait()                                                               //nolint:errcheck // it was killed
+	root.run("sh", "-c", "pkill -KILL -u ann -f '^[^ ]*mpi-app -n 1000000'") // the tasks of the lost slurmstepd
+	idle(t)
+	sigmatrace := built(t, "bin/sigmatrace")
+	r := j.run(sigmatrace, "merge", dir.Path())
+	var lost *rundir.Node
+	nodes := manifest(t, dir).Run.Nodes
+	for i := range nodes {
+		if nodes[i].Left() {
+			lost = &nodes[i]
+		}
+	}
+	if r.status != 3 || lost == nil || lost.Collected != nil || lost.Directory == "" || !strings.Contains(r.stderr, "sigmatrace: hint: on "+lost.Host+" run: sigmatrace collect "+dir.Path()) {
+		t.Fatalf("status %d, left %+v\n%s", r.status, lost, r.stderr)
+	}
+	if r := j.on(lost.Host, sigmatrace, "collect", dir.Path()); r.status != 0 {
+		t.Errorf("collect on %s: status %d\n%s", lost.Host, r.status, r.stderr)
+	}
+	nothingOn(t, lost.Host, cluster+"/local")
+	j.run(sigmatrace, "merge", dir.Path())
+	placed(t, dir, rundir.PlaceScratch, 2)
+	if got := captured(t, dir); len(got) != 2 {
+		t.Errorf("captures of %v", got)
+	}
+}
+
+// A capture that is too long for the time stays, the others come; the job's end waits no longer than it may, and nothing goes on behind it.
+func TestCollectionEndsInTime(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	app := built(t, "tests/mpi-app")
+	long := `d=$(sed -n s/^capture.directory=//p $SIGMATRACE_CONFIG); mkdir -p $d/long.0; truncate -s 400G $d/long.0/1.1.0.capture; exec ` + app + ` -n 3`
+	j.environ = overUCX
+	r := j.ok(append(append([]string{"srun", "--mpi=pmix", "-N2", "--ntasks-per-node=1"}, nodeLocal()...), "sh", "-c", long)...)
+	dir := j.one(r)
+	idle(t)
+	nothingAlive(t)
+	for _, n := range manifest(t, dir).Run.Nodes {
+		c := n.Collected
+		if c == nil || c.Files != 1 || len(c.Left) != 1 || c.Left[0].Bytes != 400<<30 || c.Left[0].Path != n.Directory+"/long.0/1.1.0.capture" || c.Reason != "the time was over" {
+			t.Fatalf("%s: %+v, want one capture here, and one left", n.Part, c)
+		}
+		if !strings.Contains(r.stderr, "sigmatrace: warning: 1 captures of "+n.Host+" (400GiB) are still on that node, in "+n.Directory+": the time was over") {
+			t.Errorf("standard error does not name what is left on %s:\n%s", n.Host, r.stderr)
+		}
+		j.on(n.Host, "truncate", "-s", "0", c.Left[0].Path)
+		if r := j.on(n.Host, built(t, "bin/sigmatrace"), "merge", dir.Path()); strings.Contains(r.stderr, "still on "+n.Host) {
+			t.Errorf("merge on %s:\n%s", n.Host, r.stderr)
+		}
+		nothingOn(t, n.Host, cluster+"/local")
+	}
+	if got := captured(t, dir); !slices.Equal(got, []string{"long", "long", "n1", "n2"}) && !slices.Equal(got, []string{"long", "n1", "n2"}) {
+		t.Errorf("captures of %v", got)
+	}
+}
+
+// Where the run directory's file system is full, captures stay on the nodes until there is room.
+func TestFullRunDirectory(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	small := filepath.Join(cluster, "small")
+	defer j.run("sh", "-c", "rm -rf "+small+"/*")
+	fill := built(t, "tests/mpi-app") + " -n 3; dd if=/dev/zero of=" + small + "/filler.$SLURM_PROCID bs=4k 2>/dev/null; true"
+	r := j.ok(append(append([]string{"srun", "--mpi=pmix", "-N2", "--ntasks-per-node=1"}, nodeLocal("--sigmatrace-output="+small)...), "sh", "-c", fill)...)
+	idle(t)
+	nothingAlive(t)
+	if !strings.Contains(r.stderr, "captures of n1 ") || !strings.Contains(r.stderr, "sigmatrace: hint: on n2 run: sigmatrace collect "+small) {
+		t.Errorf("standard error does not name what is left:\n%s", r.stderr)
+	}
+	name := strings.TrimSpace(j.ok("sh", "-c", "rm "+small+"/filler.*; ls -d "+small+"/sigmatrace-*").stdout)
+	for _, host := range []string{"n1", "n2"} {
+		if r := j.on(host, built(t, "bin/sigmatrace"), "collect", name); r.status != 0 {
+			t.Errorf("collect on %s: status %d\n%s", host, r.status, r.stderr)
+		}
+		nothingOn(t, host, cluster+"/local")
+	}
+	if r := j.run(built(t, "bin/sigmatrace"), "merge", "--exports", "matrix", name); !strings.Contains(r.stderr, "ranks: 2 of 2 complete") {
+		t.Errorf("merge: status %d\n%s", r.status, r.stderr)
+	}
+}
+
+// nothingOn checks that a step has left nothing in a node's folder.
+func nothingOn(t *testing.T, host, folder string) {
+	t.Helper()
+	root := &job{t: t, user: "root", dir: cluster}
+	if r := root.on(host, "sh", "-c", "ls -d "+folder+"/sigmatrace-* 2>/dev/null"); r.stdout != "" {
+		t.Errorf("%s has\n%s", host, r.stdout)
+	}
+}
+
+// nothingAlive checks that nothing of the user's or of ours runs on any host of the cluster, which share their processes' numbers.
+func nothingAlive(t *testing.T) {
+	t.Helper()
+	root := &job{t: t, user: "root", dir: cluster}
+	look := `for p in /proc/[0-9]*; do
+		if [ "$(stat -c %U $p 2>/dev/null)" = ann ] || [ "$(readlink $p/exe)" = ` + built(t, "bin/sigmatrace") + ` ] || tr '\0' '\n' <$p/environ 2>/dev/null | grep -q ^SIGMATRACE_CONFIG=; then
+			tr '\0' ' ' <$p/cmdline; echo
+		fi
+	done`
+	if r := root.run("sh", "-c", look); strings.TrimSpace(r.stdout) != "" {
+		t.Errorf("behind the job there are still\n%s", r.stdout)
+	}
 }
