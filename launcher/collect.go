@@ -48,20 +48,36 @@ func runCollect(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	part := c.String("part")
 	if isDirectory(dir.NodesPath()) {
-		home, err := collectParts(ctx, dir, part)
-		if !home {
-			setStatus(c, exitIncomplete)
-		}
-		if err != nil || part != "" { // the plugin's: the manifest is for the end of the step
-			return err
-		}
-		_, err = dir.TakeNodes()
-		return err
+		return collectNodeLocal(ctx, c, dir)
 	}
 	fetchMemory(os.Stderr, dir)
 	return collectRun(dir)
+}
+
+// collectNodeLocal collects after steps under the Slurm plugin. The plugin itself leaves the manifest to the end of the step.
+func collectNodeLocal(ctx context.Context, c *cli.Context, dir *rundir.Dir) error {
+	var home bool
+	var err error
+	part := c.String("part")
+	if part != "" {
+		home, err = collectOwn(ctx, dir, part)
+	} else {
+		home, err = collectParts(ctx, dir)
+	}
+	if err == nil && part == "" {
+		var nodes []rundir.Node
+		nodes, err = dir.TakeNodes()
+		for i := range nodes {
+			if n := &nodes[i]; n.Host == nodeName() && n.Left() {
+				warnLeft(os.Stderr, dir, n)
+			}
+		}
+	}
+	if err == nil && !home {
+		setStatus(c, exitIncomplete)
+	}
+	return err
 }
 
 // collectRun brings home what the run left in a scratch directory. Without one there is nothing to bring: where the run was recorded then is a

@@ -20,14 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// collectParts brings home what steps of the run under the Slurm plugin have left on this host: of one part, or of all. It returns whether
-// nothing is left here, as far as it was asked for.
-func collectParts(ctx context.Context, dir *rundir.Dir, part string) (home bool, err error) {
+// collectParts brings home what steps of the run under the Slurm plugin have left on this host. It returns whether nothing is left here.
+func collectParts(ctx context.Context, dir *rundir.Dir) (home bool, err error) {
 	nodes, failed := dir.ReadNodes()
 	home = failed == nil
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Host != nodeName() || part != "" && n.Part != part || !n.Left() {
+		if n.Host != nodeName() || !n.Left() {
+			continue
+		}
+		if pid, start, is := strings.Cut(n.Owner, "."); is && !mover.Ended(pid, start) {
+			home = false // its tasks go on, and it collects when they have ended
 			continue
 		}
 		if err := collectPart(ctx, dir, n); err != nil {
@@ -36,6 +39,24 @@ func collectParts(ctx context.Context, dir *rundir.Dir, part string) (home bool,
 		home = home && !n.Left()
 	}
 	return home, failed
+}
+
+// collectOwn is the plugin's collection of one part, in the middle of the end of its tasks.
+func collectOwn(ctx context.Context, dir *rundir.Dir, part string) (home bool, err error) {
+	if err := rundir.CheckPart(part); err != nil {
+		return false, &usageError{err: err}
+	}
+	n, err := dir.ReadNode(part)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return true, nil // it was never decided: captures are in the run directory
+	case err != nil:
+		return false, err
+	case n.Place == rundir.PlaceShared:
+		return true, nil
+	}
+	err = collectPart(ctx, dir, n)
+	return err == nil && !n.Left(), err
 }
 
 // collectPart packs what is there, says so in the node's account, and then removes what is packed and whose process has ended: whoever is killed
@@ -50,6 +71,8 @@ func collectPart(ctx context.Context, dir *rundir.Dir, n *rundir.Node) error {
 	var remove []string
 	release, err := lockPart(ctx, dir, n.Directory)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && n.Collected != nil && !n.Left():
+		return nil
 	case errors.Is(err, fs.ErrNotExist): // a memory file system goes with the machine
 		done.Reason = n.Directory + " is not there any more"
 	case err != nil:
@@ -180,7 +203,7 @@ func removeEmpty(folder string) {
 
 // resumeCollecting collects what is left on this host, and makes what came from all of them readable.
 func resumeCollecting(ctx context.Context, w io.Writer, dir *rundir.Dir) {
-	if _, err := collectParts(ctx, dir, ""); err != nil {
+	if _, err := collectParts(ctx, dir); err != nil {
 		warn(w, "", "%v", err)
 	}
 	nodes, err := dir.TakeNodes()
@@ -191,7 +214,8 @@ func resumeCollecting(ctx context.Context, w io.Writer, dir *rundir.Dir) {
 	unpack(ctx, w, dir)
 }
 
-// othersCollect is how long nodes may take to collect when what started their tasks has ended: mpirun does not wait for its daemons' steps.
+// othersCollect is how long nodes may take to collect when the step has ended: mpirun does not wait for its daemons' steps, and a collection that was
+// killed together with the tasks is done again behind them.
 const othersCollect = collectTime + 2*time.Second
 
 // settledNodes reads the accounts of the nodes when all have collected, or the time is over.
@@ -232,7 +256,7 @@ func unpack(ctx context.Context, w io.Writer, dir *rundir.Dir) bool {
 func warnLeft(w io.Writer, dir *rundir.Dir, n *rundir.Node) {
 	hint := fmt.Sprintf("on %s run: sigmatrace collect %s; then: sigmatrace merge %s", n.Host, quote(dir.Path()), quote(dir.Path()))
 	if n.Collected == nil {
-		warn(w, hint, "captures of %s were not collected: what there is lies in %s on that node", n.Host, n.Directory)
+		warn(w, hint, "captures of %s have not been collected: what there is lies in %s on that node", n.Host, n.Directory)
 		return
 	}
 	warn(w, hint, "%d captures of %s (%s) are still on that node, in %s: %s", len(n.Collected.Left), n.Host, formatMiB(n.LeftBytes()), n.Directory, n.Collected.Reason)

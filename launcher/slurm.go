@@ -174,12 +174,9 @@ func slurmEnd(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	grace := time.Duration(0) // srun is told of a task's end when its node has collected
-	switch {
-	case c.Bool("no-ranks") && c.Bool("no-merge"):
-		grace = othersCollect / 2
-	case c.Bool("no-ranks"):
-		grace = othersCollect
+	grace := othersCollect
+	if c.Bool("no-merge") { // the job is being ended
+		grace /= 2
 	}
 	nodes, err := settledNodes(dir, grace)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/launcher/mover"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/profiles"
 	"github.com/urfave/cli/v2"
@@ -24,8 +25,8 @@ const collectTime = 4 * time.Second
 
 // The measure of the way from a node to the run directory: all nodes measure at once, as they collect at once.
 const (
-	probeBytes = 32 << 20
-	probeTime  = 200 * time.Millisecond // of writing; the wait for the disk comes on top
+	probeBytes = 8 << 20
+	probeTime  = 100 * time.Millisecond // of writing; the wait for the disk comes on top
 	probeLeast = 64 << 10
 )
 
@@ -60,6 +61,9 @@ func slurmNode(c *cli.Context) error {
 	n := &rundir.Node{Part: part, Host: nodeName(), Place: rundir.PlaceShared, Ranks: max(slurmWorld(c.Int("tasks"), m.Run.Command), 1), Seconds: collectTime.Seconds()}
 	if c.Bool("no-ranks") {
 		n.Ranks = max(n.Ranks, mostOnANode(os.Getenv("SLURM_JOB_CPUS_PER_NODE")), mostOnANode(os.Getenv("SLURM_TASKS_PER_NODE")))
+	}
+	if start := mover.StartTime(os.Getppid()); start != "" {
+		n.Owner = fmt.Sprintf("%d.%s", os.Getppid(), start)
 	}
 	ch := &choice{dir: dir, node: n, value: func(key string) string { return m.Profile.Values[key].Value }}
 	if err := ch.choose(); err != nil {

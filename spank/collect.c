@@ -11,7 +11,6 @@
 #define COLLECT_SECONDS 5
 #define WITHIN "4s" /* of these, for what can be told to end; collectTime of launcher/slurmnode.go */
 #define LOOK_SECONDS 2
-#define INCOMPLETE 3 /* exit status of sigmatrace */
 
 static char part[300]; /* <host>.<job>.<step>; empty: this node collects nothing */
 static int local;      /* captures are on the node */
@@ -25,16 +24,6 @@ static void look(void *of)
     _exit(access(path, W_OK | X_OK) ? 1 : 0);
 }
 
-/* <host>.<job>.<step> as a file's name has it. 0, or -1 where that would not be one. */
-int sm_collect_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size)
-{
-    char number[16];
-    snprintf(number, sizeof number, "%u", step);
-    const char *name = step == SLURM_BATCH_SCRIPT ? "batch" : step == SLURM_INTERACTIVE_STEP ? "interactive" : number;
-    int n = snprintf(to, size, "%s.%u.%s", host, job, name);
-    return n > 0 && (size_t)n < size && n <= 200 && host[0] && host[0] != '.' && !strpbrk(host, "/\n") ? 0 : -1;
-}
-
 void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step *step, uint32_t id, const char *host)
 {
     char out[64], count[16], **envp = NULL, **argv = NULL;
@@ -43,7 +32,7 @@ void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step 
     if (sm_as_user(u, LOOK_SECONDS, look, (void *)step) != 0)
         return; /* the run's profile does not ask for it */
     if (spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks) || spank_get_item(sp, S_JOB_ENV, &envp) || !envp ||
-        sm_collect_part(host, job, id, part, sizeof part)) {
+        sm_step_part(host, job, id, part, sizeof part)) {
         part[0] = 0;
         return;
     }
@@ -86,9 +75,10 @@ void sm_collect_task_ended(spank_t sp, const struct sm_user *u, const struct sm_
         collect(u, step);
 }
 
-/* Behind the tasks all other processes of the step have been ended: what these still wrote to then is complete. */
+/* Now other processes of the step have been ended too, as far as Slurm tracks them: what they still wrote to is complete. And who ends a step may have
+ * ended the collection with it. */
 void sm_collect_step_ended(const struct sm_user *u, const struct sm_step *step)
 {
-    if (part[0] && (!collected || (collected == 1 && status_of_it == INCOMPLETE)))
+    if (part[0] && (!collected || (collected == 1 && status_of_it != 0)))
         collect(u, step);
 }

@@ -82,6 +82,7 @@ const char *sm_step_name(struct sm_step *step, const char *job, const char *id);
 int sm_step_library(const struct sm_step *step, const char *libdir, unsigned n, char *to, size_t size);
 const char *sm_step_preload(const struct sm_step *step, const char *libdir, const char *existing, char *to, size_t size);
 int sm_is_daemon(const char *program);
+int sm_step_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size);
 
 /* command.c: running programs, bounded. */
 struct sm_user {
@@ -117,7 +118,6 @@ void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step 
 int sm_collect_config(const struct sm_step *step, char *to, size_t size); /* path of the recorders' profile; -1 where it is too long */
 void sm_collect_task_ended(spank_t sp, const struct sm_user *u, const struct sm_step *step);
 void sm_collect_step_ended(const struct sm_user *u, const struct sm_step *step);
-int sm_collect_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size);
 
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);

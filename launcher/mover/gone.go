@@ -31,14 +31,31 @@ func (m *Mover) gone(name string) bool {
 	return err == nil && len(parts) == 4 && ended(pid, parts[1])
 }
 
+// StartTime is a process's, as it is in a capture's name: in clock ticks since the machine's start. "" where it is not known.
+func StartTime(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	if fields := statFields(text); len(fields) >= 20 {
+		return fields[19]
+	}
+	return ""
+}
+
+// statFields are the fields of /proc/PID/stat from the third on. The program's name, field 2, may hold anything: they begin behind the last
+// parenthesis (proc(5)).
+func statFields(text []byte) []string {
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+}
+
 // ended says whether the process of a pid and start time has no memory any more. One that has executed another program counts as there.
 func ended(pid int, start string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil { // that of another user may be hidden (hidepid of proc(5))
 		return unix.Kill(pid, 0) == unix.ESRCH
 	}
-	// the program's name, field 2, may hold anything: count from the last parenthesis (proc(5))
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	fields := statFields(text)
 	if len(fields) < 20 {
 		return false
 	}

@@ -35,6 +35,7 @@ type Node struct {
 	Bytes     int64   `json:"bytes"`               // that they may write together
 	Bandwidth int64   `json:"bandwidth"`           // bytes a second from the node to the run directory; 0: not measured
 	Seconds   float64 `json:"seconds"`             // that there are to collect in
+	Owner     string  `json:"owner,omitempty"`     // PID.STARTTIME of the slurmstepd on the node, which collects when its last task has ended
 
 	Collected *Collected `json:"collected"` // null where that was not done: the node or Slurm's part on it died, or the step goes on
 }

@@ -62,7 +62,7 @@ func TestCapturesInMemoryAreCollected(t *testing.T) {
 		if !strings.HasPrefix(n.Directory, "/dev/shm/") {
 			t.Errorf("%s was in %s", n.Part, n.Directory)
 		}
-		nothingOn(t, n.Host, "/dev/shm")
+		nothingOn(t, n.Host, "/dev/shm", dir.Name())
 	}
 }
 
@@ -104,7 +104,7 @@ func TestMpirunsCapturesAreCollected(t *testing.T) {
 		if n.Ranks < 2 {
 			t.Errorf("%s: %d ranks, want at least the 2 there were", n.Part, n.Ranks)
 		}
-		nothingOn(t, n.Host, cluster+"/local")
+		nothingOn(t, n.Host, cluster+"/local", dir.Name())
 	}
 	if want := []string{"n1 batch", "n2 0", "n2 1", "n3 0", "n3 1"}; !slices.Equal(parts, want) {
 		t.Errorf("parts %v, want %v", parts, want)
@@ -189,7 +189,7 @@ func TestLeftOversAreNamedAndResumed(t *testing.T) {
 	if r := j.on(lost.Host, sigmatrace, "collect", dir.Path()); r.status != 0 {
 		t.Errorf("collect on %s: status %d\n%s", lost.Host, r.status, r.stderr)
 	}
-	nothingOn(t, lost.Host, cluster+"/local")
+	nothingOn(t, lost.Host, cluster+"/local", dir.Name())
 	j.run(sigmatrace, "merge", dir.Path())
 	placed(t, dir, rundir.PlaceScratch, 2)
 	if got := captured(t, dir); len(got) != 2 {
@@ -220,7 +220,7 @@ func TestCollectionEndsInTime(t *testing.T) {
 		if r := j.on(n.Host, built(t, "bin/sigmatrace"), "merge", dir.Path()); strings.Contains(r.stderr, "still on "+n.Host) {
 			t.Errorf("merge on %s:\n%s", n.Host, r.stderr)
 		}
-		nothingOn(t, n.Host, cluster+"/local")
+		nothingOn(t, n.Host, cluster+"/local", dir.Name())
 	}
 	if got := captured(t, dir); !slices.Equal(got, []string{"long", "long", "n1", "n2"}) && !slices.Equal(got, []string{"long", "n1", "n2"}) {
 		t.Errorf("captures of %v", got)
@@ -246,18 +246,18 @@ func TestFullRunDirectory(t *testing.T) {
 		if r := j.on(host, built(t, "bin/sigmatrace"), "collect", name); r.status != 0 {
 			t.Errorf("collect on %s: status %d\n%s", host, r.status, r.stderr)
 		}
-		nothingOn(t, host, cluster+"/local")
+		nothingOn(t, host, cluster+"/local", filepath.Base(name))
 	}
 	if r := j.run(built(t, "bin/sigmatrace"), "merge", "--exports", "matrix", name); !strings.Contains(r.stderr, "ranks: 2 of 2 complete") {
 		t.Errorf("merge: status %d\n%s", r.status, r.stderr)
 	}
 }
 
-// nothingOn checks that a step has left nothing in a node's folder.
-func nothingOn(t *testing.T, host, folder string) {
+// nothingOn checks that a run has left nothing in a node's folder.
+func nothingOn(t *testing.T, host, folder, run string) {
 	t.Helper()
 	root := &job{t: t, user: "root", dir: cluster}
-	if r := root.on(host, "sh", "-c", "ls -d "+folder+"/sigmatrace-* 2>/dev/null"); r.stdout != "" {
+	if r := root.on(host, "sh", "-c", "ls -d "+folder+"/sigmatrace-node-"+run+"-* 2>/dev/null"); r.stdout != "" {
 		t.Errorf("%s has\n%s", host, r.stdout)
 	}
 }
@@ -273,5 +273,43 @@ func nothingAlive(t *testing.T) {
 	done`
 	if r := root.run("sh", "-c", look); strings.TrimSpace(r.stdout) != "" {
 		t.Errorf("behind the job there are still\n%s", r.stdout)
+	}
+}
+
+// A capture whose process outlives the tasks comes as it is then, and whole when the process has ended: behind the tasks, where Slurm ends it (proctrack/linuxproc,
+// which this cluster has, does so sometimes), else by the next collection; until then it is named.
+func TestProcessThatOutlivesTheTasks(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	outlives := `d=$(sed -n s/^capture.directory=//p $SIGMATRACE_CONFIG); mkdir -p $d/long.0; sleep 8 & set -- $(cat /proc/$!/stat); cp /bin/true $d/long.0/$1.${22}.0.capture`
+	r := j.ok(append(append([]string{"srun", "-N2"}, nodeLocal()...), "bash", "-c", outlives)...)
+	dir := j.one(r)
+	idle(t)
+	if got := captured(t, dir); !slices.Equal(got, []string{"long", "long"}) {
+		t.Errorf("captures of %v, want them as they were", got)
+	}
+	root := &job{t: t, user: "root", dir: j.dir}
+	for range 100 {
+		if root.run("pgrep", "-u", "ann").status == 1 {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	nothingAlive(t)
+	for _, n := range manifest(t, dir).Run.Nodes {
+		named := n.Collected != nil && len(n.Collected.Left) == 1 && n.Collected.Reason == "processes of the step go on" &&
+			strings.Contains(r.stderr, "on "+n.Host+" run: sigmatrace collect ")
+		if n.Left() && !named {
+			t.Errorf("%s: %+v, want one left, and named\n%s", n.Part, n.Collected, r.stderr)
+		}
+		if r := j.on(n.Host, built(t, "bin/sigmatrace"), "collect", dir.Path()); r.status != 0 {
+			t.Errorf("collect on %s: status %d\n%s", n.Host, r.status, r.stderr)
+		}
+		nothingOn(t, n.Host, cluster+"/local", dir.Name())
+	}
+	for _, n := range manifest(t, dir).Run.Nodes {
+		if n.Left() || n.Collected.Files != 1 {
+			t.Errorf("%s: %+v", n.Part, n.Collected)
+		}
 	}
 }

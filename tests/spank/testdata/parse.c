@@ -77,8 +77,19 @@ static void step(void)
             }
         }
         sm_is_daemon(text);
+        if (!sm_step_part(text, any(UINT32_MAX), any(UINT32_MAX), to, size))
+            assert(strlen(to) < size && strlen(to) <= 200 && to[0] != '.' && !strchr(to, '/') && !strncmp(to, text, strlen(text)));
         free(text), free(old), free(job), free(to);
     }
+}
+
+static void part(void)
+{
+    char to[64];
+    assert(!sm_step_part("n1", 7, 0, to, sizeof to) && !strcmp(to, "n1.7.0"));
+    assert(!sm_step_part("n1", 7, SLURM_BATCH_SCRIPT, to, sizeof to) && !strcmp(to, "n1.7.batch"));
+    assert(!sm_step_part("n1", 7, SLURM_INTERACTIVE_STEP, to, sizeof to) && !strcmp(to, "n1.7.interactive"));
+    assert(sm_step_part("n1", 7, 0, to, 6) && sm_step_part("", 7, 0, to, sizeof to) && sm_step_part("../n1", 7, 0, to, sizeof to));
 }
 
 static void silent(const char *fmt, ...)
@@ -122,6 +133,7 @@ static void site(void)
 int main(void)
 {
     step();
+    part();
     site();
     puts("well");
     return 0;
