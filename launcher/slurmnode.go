@@ -150,14 +150,19 @@ func (c *choice) choose() error {
 
 // memory takes the node's memory, where that has ample room for all that its ranks may write.
 func (c *choice) memory() (refused string) {
-	limit, reason := ampleMemory(sharedMemory, math.MaxInt64)
-	if reason == "" && c.node.Bytes > limit {
-		reason = fmt.Sprintf("%d ranks may write %s, and a run may take %s of memory here", c.node.Ranks, profiles.FormatSize(c.node.Bytes), formatMiB(limit))
-	}
-	if reason != "" {
+	if reason := c.tooMuchFor(sharedMemory); reason != "" {
 		return reason
 	}
 	return c.take(rundir.PlaceMemory, sharedMemory, "record.place is memory, and there is ample room")
+}
+
+// tooMuchFor says why a memory file system does not have ample room for the ranks: what it holds is taken from the job's memory.
+func (c *choice) tooMuchFor(folder string) string {
+	limit, reason := ampleMemory(folder, math.MaxInt64)
+	if reason == "" && c.node.Bytes > limit {
+		reason = fmt.Sprintf("%d ranks may write %s, and a run may take %s of memory here", c.node.Ranks, profiles.FormatSize(c.node.Bytes), formatMiB(limit))
+	}
+	return reason
 }
 
 // scratch takes the node's scratch directory, where that has room.
@@ -179,6 +184,11 @@ func (c *choice) scratch() (refused string) {
 	}
 	if free := int64(min(st.Bavail, math.MaxInt64/uint64(st.Bsize))) * st.Bsize; free < c.node.Bytes { //nolint:gosec // bounded
 		return fmt.Sprintf("scratch directory %s has %s free, and %d ranks may write %s", base, formatMiB(free), c.node.Ranks, profiles.FormatSize(c.node.Bytes))
+	}
+	if uint32(st.Type) == tmpfsMagic { //nolint:gosec // f_type has 32 bits of meaning
+		if reason := c.tooMuchFor(base); reason != "" {
+			return reason
+		}
 	}
 	return c.take(rundir.PlaceScratch, base, "record.scratch is set")
 }

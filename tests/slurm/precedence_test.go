@@ -209,8 +209,6 @@ func TestRefusal(t *testing.T) {
 		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=mode=all", "true"}, 255, "sigmatrace: error: --set mode: \"all\" is not valid; "},
 		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=mode", "true"}, 255, "sigmatrace: error: --sigmatrace-set: write --sigmatrace-set=key=value\n"},
 		{nil, []string{"srun", "--sigmatrace=" + strings.Repeat("x", 5000), "true"}, 255, "the profile's name is too long\n"},
-		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=record.scratch=/tmp", "true"}, 255, "record.scratch is set: the Slurm plugin does not bring captures home"},
-		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=record.place=memory", "true"}, 255, "record.place is memory: no launcher on the ranks' hosts copies"},
 		{[]string{"SIGMATRACE_PROFILE=bogus"}, []string{"srun", "true"}, 1, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
 		{[]string{"SIGMATRACE_MODE=all"}, []string{"srun", "--sigmatrace", "true"}, 255, "SIGMATRACE_MODE: \"all\" is not valid; "},
 		{[]string{"SLURM_SPANK__SLURM_SPANK_OPTION_sigmatrace_sigmatrace=bogus"}, []string{"sbatch", good}, 1, "unknown profile \"bogus\"\n"},
