@@ -38,11 +38,17 @@ func runCollect(c *cli.Context) error {
 		return &usageError{err: errors.New("collect takes one run directory"), hint: "sigmatrace collect RUN"}
 	}
 	ctx, stop := interruptible(c)
+	if c.IsSet("part") { // who ends the step's tasks signals this too, and it is for when they have ended
+		stop()
+		signal.Ignore(unix.SIGTERM, unix.SIGINT)
+		ctx = c.Context
+	}
 	defer stop()
 	if within := c.Duration("within"); within > 0 {
 		var end context.CancelFunc
 		ctx, end = context.WithTimeout(ctx, within)
 		defer end()
+		context.AfterFunc(ctx, func() { signal.Reset(unix.SIGTERM) })
 	}
 	dir, err := rundir.Open(c.Args().First())
 	if err != nil {

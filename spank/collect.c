@@ -3,13 +3,15 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NODE_SECONDS 3
-#define COLLECT_SECONDS 5
-#define WITHIN "4s" /* of these, for what can be told to end; collectTime of launcher/slurmnode.go */
+#define COLLECT_SECONDS 5 /* the last for what cannot be told to end: collectTime of launcher/slurmnode.go */
 #define LOOK_SECONDS 2
 
 static char part[300]; /* <host>.<job>.<step>; empty: this node collects nothing */
@@ -55,16 +57,31 @@ int sm_collect_config(const struct sm_step *step, char *to, size_t size)
     return n > 0 && (size_t)n < size ? 0 : -1;
 }
 
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Who ends a step may kill what slurmstepd has started with it, several times: it is begun again while there is time. */
 static void collect(const struct sm_user *u, const struct sm_step *step)
 {
-    char out[64];
-    char *argv[] = {sm_site.command, "collect", "--within", WITHIN, "--part", part, "--", (char *)step->run, NULL};
-    char *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = COLLECT_SECONDS, .out = out, .out_size = sizeof out};
+    double until = now() + COLLECT_SECONDS;
     collected++;
-    status_of_it = sm_run(&c);
+    do {
+        char out[64], within[16];
+        unsigned left = (unsigned)(until - now() + 0.5);
+        snprintf(within, sizeof within, "%us", left - 1);
+        char *argv[] = {sm_site.command, "collect", "--within", within, "--part", part, "--", (char *)step->run, NULL};
+        char *envp[] = {"PATH=/usr/bin:/bin", NULL};
+        struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = left, .out = out, .out_size = sizeof out};
+        status_of_it = sm_run(&c);
+        if (status_of_it == 128 + SIGKILL)
+            poll(NULL, 0, 200);
+    } while (status_of_it == 128 + SIGKILL && now() < until - 1.5);
     if (status_of_it != 0)
-        slurm_info("sigmatrace: captures of this node are still on it: %s", step->run);
+        slurm_info("sigmatrace: captures of this node are still on it (status %d): %s", status_of_it, step->run);
 }
 
 void sm_collect_task_ended(spank_t sp, const struct sm_user *u, const struct sm_step *step)

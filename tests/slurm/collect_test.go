@@ -3,6 +3,7 @@
 package slurm
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -113,23 +114,42 @@ func TestMpirunsCapturesAreCollected(t *testing.T) {
 	nothingAlive(t)
 }
 
-// placing runs the command line behind, and returns when so many nodes have their captures on them.
-func (j *job) placing(argv []string, nodes int) (*exec.Cmd, *rundir.Dir) {
+// placing runs the command line behind, and returns when there are captures on both nodes. wait waits for its end.
+func (j *job) placing(argv []string) (wait func(), dir *rundir.Dir) {
 	j.t.Helper()
 	line := append([]string{"run", "--user=" + j.user, "env", "-C", j.dir}, j.environ...)
 	cmd := exec.Command("../../scripts/cluster", append(line, argv...)...)
 	if err := cmd.Start(); err != nil {
 		j.t.Fatal(err)
 	}
-	for range 300 {
-		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "nodes", "*.json")); len(names) == nodes {
-			time.Sleep(1500 * time.Millisecond) // until the program sends
-			return cmd, j.dirOf(j.runs()[0])
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	j.t.Cleanup(func() {
+		(&job{t: j.t, user: "root", dir: j.dir}).run("scancel", "-u", "ann")
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			cmd.Process.Kill() //nolint:errcheck // it may have ended
 		}
-		time.Sleep(100 * time.Millisecond)
+	})
+	wait = func() {
+		select {
+		case err := <-ended:
+			ended <- err
+		case <-time.After(time.Minute):
+			j.t.Error("srun has not ended within a minute")
+		}
 	}
-	j.t.Fatalf("no %d nodes had their captures on them within 30 s", nodes)
-	return nil, nil
+	return wait, j.recording(1, "n1", "n2")
+}
+
+// recording waits until there are so many captures on each of the hosts, and returns the run directory.
+func (j *job) recording(each int, hosts ...string) *rundir.Dir {
+	j.t.Helper()
+	for _, host := range hosts {
+		j.on(host, "timeout", "30", "sh", "-c", fmt.Sprintf("until [ $(ls $(sed -n s/^capture.directory=//p %s/sigmatrace-*/nodes/%s.*.resolved)/*/*.capture | wc -l) -ge %d ]; do sleep 0.1; done 2>/dev/null", j.dir, host, each))
+	}
+	return j.one(result{})
 }
 
 // However the tasks end, what they recorded is collected.
@@ -146,9 +166,9 @@ func TestKilledStepIsCollected(t *testing.T) {
 			j.environ = overUCX
 			argv := j.busy(t)
 			argv = slices.Insert(argv, len(argv)-3, nodeLocal()...)
-			cmd, dir := j.placing(argv, 2)
+			wait, dir := j.placing(argv)
 			end(&job{t: t, user: "root", dir: j.dir}, jobOf(dir))
-			cmd.Wait() //nolint:errcheck // it was killed
+			wait()
 			idle(t)
 			merged(t, dir)
 			placed(t, dir, rundir.PlaceScratch, 2)
@@ -166,12 +186,12 @@ func TestLeftOversAreNamedAndResumed(t *testing.T) {
 	j := newJob(t)
 	j.environ = overUCX
 	argv := j.busy(t)
-	cmd, dir := j.placing(slices.Insert(argv, len(argv)-3, nodeLocal()...), 2)
+	wait, dir := j.placing(slices.Insert(argv, len(argv)-3, nodeLocal()...))
 	root := &job{t: t, user: "root", dir: j.dir}
 	root.ok("sh", "-c", "kill -KILL $(pgrep -f '^slurmstepd: .'"+jobOf(dir)+".0 | head -1)")
 	time.Sleep(time.Second)
 	root.ok("scancel", jobOf(dir))
-	cmd.Wait()                                                               //nolint:errcheck // it was killed
+	wait()
 	root.run("sh", "-c", "pkill -KILL -u ann -f '^[^ ]*mpi-app -n 1000000'") // the tasks of the lost slurmstepd
 	idle(t)
 	sigmatrace := built(t, "bin/sigmatrace")
@@ -311,5 +331,26 @@ func TestProcessThatOutlivesTheTasks(t *testing.T) {
 		if n.Left() || n.Collected.Files != 1 {
 			t.Errorf("%s: %+v", n.Part, n.Collected)
 		}
+	}
+}
+
+// A batch script that is cancelled in the middle of its mpirun: what its nodes recorded is there, and merges by hand.
+func TestCancelledScriptIsCollected(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	id := j.submit(append([]string{"-N2", "-n4", "--ntasks-per-node=2"}, nodeLocal()...), "mpirun "+built(t, "tests/mpi-app")+" -n 1000000")
+	j.t.Cleanup(func() { j.run("scancel", id) })
+	dir := j.recording(2, "n1", "n2")
+	j.ok("scancel", id)
+	j.ended(id)
+	idle(t)
+	nothingAlive(t)
+	j.run(built(t, "bin/sigmatrace"), "merge", dir.Path())
+	for _, n := range placed(t, dir, rundir.PlaceScratch, 2) {
+		nothingOn(t, n.Host, cluster+"/local", dir.Name())
+	}
+	if got := captured(t, dir); !slices.Equal(got, []string{"n1", "n1", "n2", "n2"}) {
+		t.Errorf("captures of %v", got)
 	}
 }
