@@ -21,7 +21,7 @@ func infoCommand() *cli.Command {
 		Name:      "info",
 		Usage:     "tell what a run holds and how complete it is",
 		UsageText: "sigmatrace info [--json] [--epochs] [--again] [-j N] [--memory SIZE] [--clock SOURCE] [--clock-repair] RUN",
-		Description: "Tells what the last merge found; where there was none, or one of the clock's options is given, reads the captures, and writes nothing. The exit status is 0 whether or not\n" +
+		Description: "Tells what the last merge found; where there was none, or one of the clock's options is given, reads the captures, and writes no result. The exit status is 0 whether or not\n" +
 			"the trace is complete.",
 		ArgsUsage: "RUN",
 		Flags: append(mergeFlags(),
