@@ -147,6 +147,9 @@ func TestPackOfWhatFits(t *testing.T) {
 		if !errors.Is(err, want) || len(p.Files) != 1 || p.Files[0].Name != "n1.0a/1.2.0.capture" {
 			t.Fatalf("%s: %+v, %v; want the small one, and %v", name, p, err, want)
 		}
+		if info, err := os.Stat(p.Path); err != nil || info.Size() != p.Written {
+			t.Errorf("%s: %v, %v; want %d bytes: what did not come in whole is still there", name, info.Size(), err, p.Written)
+		}
 		if err := Unpack(context.Background(), captures, 1); err != nil {
 			t.Fatal(err)
 		}
