@@ -20,7 +20,7 @@ func collectCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "collect",
 		Usage:     "move this host's captures from where they were written to the run directory",
-		UsageText: "sigmatrace collect [--within TIME] RUN",
+		UsageText: "sigmatrace collect [--within TIME] [--part HOST.JOB.STEP] RUN",
 		ArgsUsage: "RUN",
 		Description: "For runs whose captures did not come home from the nodes (record.scratch, and under the Slurm plugin record.place too), because the\n" +
 			"launcher died, a node could not be reached then, or the time was over: run it on each node, then sigmatrace merge. Nothing is\n" +
@@ -28,7 +28,7 @@ func collectCommand() *cli.Command {
 			"something is left here.",
 		Flags: []cli.Flag{
 			&cli.DurationFlag{Name: "within", Usage: "stop after `TIME`, such as 4s; what was not moved then stays; 0: no limit"},
-			&cli.StringFlag{Name: "part", Usage: "only what is of `HOST.JOB.STEP`", Hidden: true}},
+			&cli.StringFlag{Name: "part", Usage: "as the Slurm plugin does it: only what is of `HOST.JOB.STEP`, whose tasks have ended"}},
 		Action: runCollect,
 	}
 }
