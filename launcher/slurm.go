@@ -26,11 +26,12 @@ func slurmCommand() *cli.Command {
 			{Name: "begin", Usage: "make the run directory of a step, and print what its nodes need", ArgsUsage: "-- COMMAND...",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "job", Usage: "the step is of job `ID`"},
-					&cli.BoolFlag{Name: "exact", Usage: "take no other name than that of job and step"},
+					&cli.StringFlag{Name: "place", Usage: "the run is where `TEXT` says, which the nodes were told before"},
 					&cli.StringFlag{Name: "step", Usage: "the step's number, or its `NAME`"},
 					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
 					&cli.StringFlag{Name: "libdir", Usage: "the recorder is in `DIR`"}},
 				Action: slurmBegin},
+			{Name: "place", Usage: "print where nodes find a step's run by the numbers of job and step", Action: slurmPlace},
 			{Name: "end", Usage: "close the run of a step and merge it", ArgsUsage: "RUN",
 				Flags: []cli.Flag{
 					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
@@ -118,15 +119,11 @@ func slurmBegin(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	base, err := facts.Expand(res.Text("output.directory"))
-	if err != nil {
-		return fmt.Errorf("output.directory: %w", err)
-	}
 	var dir *rundir.Dir
-	if c.Bool("exact") { // as its nodes find it
-		dir, err = rundir.Create(filepath.Join(base, fmt.Sprintf("sigmatrace-%s.%s", facts.Job, facts.Step)))
+	if text := c.String("place"); text != "" {
+		dir, err = createPlaced(text, facts)
 	} else {
-		dir, err = rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, start, facts.PID))
+		dir, err = createGenerated(res, facts, getenv)
 	}
 	if err != nil {
 		return err
@@ -151,6 +148,15 @@ func slurmBegin(c *cli.Context) error {
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "1;%s;%s\n", res.Text("providers"), dir.Path())
 	return err
+}
+
+// createGenerated makes a run directory of a name that none has.
+func createGenerated(res *profiles.Resolved, facts *profiles.Facts, getenv func(string) string) (*rundir.Dir, error) {
+	base, err := facts.Expand(res.Text("output.directory"))
+	if err != nil {
+		return nil, fmt.Errorf("output.directory: %w", err)
+	}
+	return rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, facts.Time, facts.PID))
 }
 
 // slurmEnd closes the manifest by what the nodes wrote of the tasks' ends, and merges what is small enough.

@@ -72,10 +72,14 @@ int sm_job_value(const char *key, char *to, size_t size);
 void sm_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 size_t sm_command_line(char *to, size_t size);
 
-/* step.c: the step's text, "1;PROVIDERS;RUN" or "1;PROVIDERS;@DIRECTORY". */
+/* commandline.c */
+int sm_has_components(void);
+int sm_launched(void);
+
+/* step.c: the step's text, "1;PROVIDERS;RUN" or "1;PROVIDERS;@RUN" with placeholders. */
 struct sm_step {
     char providers[256], run[PATH_MAX];
-    int named; /* run is the directory in which the run has the name of its job and step */
+    int named; /* run has placeholders for the numbers of job and step */
 };
 const char *sm_step_parse(const char *text, struct sm_step *step); /* NULL, or what is wrong with it */
 const char *sm_step_name(struct sm_step *step, const char *job, const char *id);

@@ -181,25 +181,7 @@ func TestRequeue(t *testing.T) {
 	app := built(t, "tests/mpi-app")
 	id := j.submit([]string{"-n2", "--requeue", "--sigmatrace=full"}, "srun --mpi=pmix "+app+" -n 2", "touch once-$SLURM_RESTART_COUNT",
 		"[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 60")
-	for range 300 {
-		if _, err := os.Stat(filepath.Join(j.dir, "once-")); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	root := &job{t: t, user: "root", dir: j.dir}
-	root.ok("scontrol", "requeue", id)
-	// A requeued job waits two minutes for its turn unless it is given one; in the second in which its first life's credential was revoked a node
-	// would refuse its second.
-	time.Sleep(3 * time.Second)
-	for range 100 {
-		root.run("scontrol", "update", "jobid="+id, "StartTime=now")
-		if _, err := os.Stat(filepath.Join(j.dir, "once-1")); err == nil {
-			break
-		}
-		time.Sleep(300 * time.Millisecond)
-	}
-	j.ended(id)
+	j.requeue(id)
 	if got, want := j.runs(), []string{"sigmatrace-" + id + ".0", "sigmatrace-" + id + ".r1.0"}; !slices.Equal(got, want) {
 		t.Errorf("runs %v, want %v", got, want)
 	}
