@@ -50,7 +50,19 @@ func site(t testing.TB, arguments ...string) {
 	t.Helper()
 	line := append([]string{"optional", built(t, "lib/slurm/spank_sigmatrace.so"), "command=" + built(t, "bin/sigmatrace"),
 		"libdir=" + filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so"))}, arguments...)
-	if err := os.WriteFile(filepath.Join(cluster, "etc", "plugstack.conf"), []byte(strings.Join(line, " ")+"\n"), 0o644); err != nil {
+	plugstack(t, strings.Join(line, " ")+"\n")
+}
+
+// plugstack writes plugstack.conf, all of it at once: tests that run side by side write the same.
+func plugstack(t testing.TB, text string) {
+	t.Helper()
+	conf := filepath.Join(cluster, "etc", "plugstack.conf")
+	next, err := os.CreateTemp(filepath.Dir(conf), "plugstack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = next.WriteString(text)
+	if err := errors.Join(err, next.Chmod(0o644), next.Close(), os.Rename(next.Name(), conf)); err != nil {
 		t.Fatal(err)
 	}
 }
