@@ -291,3 +291,29 @@ func idle(t *testing.T) {
 	}
 	t.Errorf("nodes are %s, want 4 idle", got)
 }
+
+// configure changes slurm.conf for a test. It waits until what is said there has been taken, and at the end until it no longer is.
+func configure(t *testing.T, change func(conf string) string, taken func(root *job, changed bool) bool) {
+	t.Helper()
+	conf := filepath.Join(cluster, "etc", "slurm.conf")
+	before, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &job{t: t, user: "root", dir: cluster}
+	set := func(text string, changed bool) {
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		root.ok("scontrol", "reconfigure")
+		for range 50 {
+			if taken(root, changed) {
+				return
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		t.Fatalf("slurm.conf was not read anew (changed: %v)", changed)
+	}
+	t.Cleanup(func() { set(string(before), false) })
+	set(change(string(before)), true)
+}

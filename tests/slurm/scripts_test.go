@@ -18,11 +18,6 @@ import (
 func withScripts(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(cluster, "etc", "scripts")
-	conf := filepath.Join(cluster, "etc", "slurm.conf")
-	before, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +27,7 @@ func withScripts(t *testing.T) string {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	text := string(before)
+	lines := ""
 	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "TaskEpilog"} {
 		script := fmt.Sprintf("#!/bin/sh\numask 022\n/usr/bin/env >%s/%s.$SLURM_JOB_ID.$$\n/bin/ls / >/dev/null || exit 1\n", dir, name)
 		if name == "TaskProlog" {
@@ -42,36 +37,22 @@ func withScripts(t *testing.T) string {
 		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		text += name + "=" + path + "\n"
+		lines += name + "=" + path + "\n"
 	}
-	configure := func(text string, nodes int) {
-		t.Helper()
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+	// The nodes are told of it, and do not say when they have read it.
+	configure(t, func(conf string) string { return conf + lines }, func(root *job, changed bool) bool {
+		root.ok("srun", "-N4", "--chdir=/", "true")
+		names, err := filepath.Glob(filepath.Join(dir, "TaskProlog.*"))
+		if err != nil {
 			t.Fatal(err)
 		}
-		root := &job{t: t, user: "root", dir: cluster}
-		root.ok("scontrol", "reconfigure")
-		// The nodes are told, and do not say when they have read it.
-		for range 50 {
-			root.ok("srun", "-N4", "--chdir=/", "true")
-			names, err := filepath.Glob(filepath.Join(dir, "TaskProlog.*"))
-			if err != nil {
+		for _, name := range names {
+			if err := os.Remove(name); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range names {
-				if err := os.Remove(name); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if len(names) == nodes {
-				return
-			}
-			time.Sleep(200 * time.Millisecond)
 		}
-		t.Fatalf("not all nodes have taken the new slurm.conf")
-	}
-	configure(text, 4)
-	t.Cleanup(func() { configure(string(before), 0) })
+		return changed && len(names) == 4 || !changed && len(names) == 0
+	})
 	return dir
 }
 
