@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
@@ -57,6 +58,9 @@ func resolveForJob(c *cli.Context) error {
 		switch {
 		case err != nil:
 			warn(c.App.ErrWriter, "", "%s: %v", jobVariable, err)
+		case c.Bool("site-only"): // by a site that trusts no text
+			carried.Set = slices.DeleteFunc(carried.Set, func(set string) bool { return !strings.HasPrefix(set, "output.directory=") })
+			req.Set = append(carried.Set, req.Set...)
 		case carried.Asked == name && len(req.Set) == 0:
 			_, err := fmt.Fprintln(c.App.Writer, text)
 			return err
@@ -65,6 +69,9 @@ func resolveForJob(c *cli.Context) error {
 		}
 	}
 	if dir := c.String("site-profiles"); dir != "" {
+		if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o002 != 0 {
+			return fmt.Errorf("the site's profiles in %s are not read: anybody can write there", dir)
+		}
 		req.Search.Dirs[len(req.Search.Dirs)-1] = dir
 	}
 	if c.Bool("site-only") {

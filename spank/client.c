@@ -55,6 +55,8 @@ enum sm_decision sm_decide(void)
             sm_say("warning", "nothing is traced: %s", sm_site.bad ? "sigmatrace's line in plugstack.conf is wrong" : "this cluster has switched tracing off");
         return SM_OFF;
     }
+    if (sm_site.locked && a->here && a->profile[0] && strcmp(a->profile, sm_site.profile))
+        sm_say("warning", "--sigmatrace=%s is passed over: this cluster has one profile for all, %s", a->profile, sm_site.profile[0] ? sm_site.profile : "simple");
     return SM_ON;
 }
 
@@ -119,6 +121,8 @@ int sm_resolve(void)
         return 0;
     }
     sm_job[0] = 0;
+    if (status == SM_UNTRUSTED)
+        sm_say("error", "%s is not run: anybody can write it, or a directory on the way to it", s->command);
     if (status < 0 || status == 127)
         sm_say("error", "%s could not be run, or not within %d s", s->command, RESOLVE_SECONDS);
     return -1;

@@ -112,6 +112,11 @@ void sm_log_traced(spank_t sp, uint32_t step_id, const char *run);
 void sm_clock_begin(const struct sm_user *u, const char *run, const char *node);
 void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const char *node);
 
+#define SM_UNTRUSTED 125 /* status of a command that was not run, since anybody can write it */
+
+/* trust.c */
+int sm_trusted(const char *path);
+
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);
 int sm_local_user_init(spank_t sp);

@@ -65,6 +65,7 @@ static const char *const reasons[] = {
     "the run's profile is not a file of the user's",
     "the run's profile is none that this version reads",
     "the recorder's libraries are not there",
+    "the recorder's libraries are where anybody can write",
 };
 
 static void look(void *of)
@@ -83,6 +84,8 @@ static void look(void *of)
     for (unsigned n = 0; !sm_step_library(&step, sm_site.libdir, n, path, sizeof path); n++)
         if (access(path, R_OK))
             _exit(4);
+    if (!sm_trusted(sm_site.libdir))
+        _exit(5);
 }
 
 static const char *usable(const struct sm_user *u)
@@ -126,6 +129,8 @@ static const char *begin_batch(spank_t sp, const struct sm_user *u, char *text, 
     errors[strcspn(errors, "\n")] = 0;
     if (status == 0)
         return NULL;
+    if (status == SM_UNTRUSTED)
+        return "anybody can write the sigmatrace command";
     const char *why = !strncmp(errors, "sigmatrace: error: ", 19) ? errors + 19 : errors;
     return why[0] ? why : "its run directory could not be made";
 }
