@@ -93,8 +93,8 @@ func TestPrecedenceIsThatOfSbatch(t *testing.T) {
 	}
 }
 
-// together submits a script for each case, all before the first is waited for, and returns the profiles that the scripts had.
-func together(t *testing.T, cases map[string]said) map[string]string {
+// together submits the script for each case, all before the first is waited for, and returns what each printed.
+func together(t *testing.T, cases map[string]said, lines ...string) map[string]string {
 	t.Helper()
 	jobs, ids, got := map[string]*job{}, map[string]string{}, map[string]string{}
 	for name, c := range cases {
@@ -107,11 +107,11 @@ func together(t *testing.T, cases map[string]said) map[string]string {
 		if c.line != "" {
 			options = strings.Fields(c.line)
 		}
-		jobs[name], ids[name] = j, j.submit(options, append(script, printProfile)...)
+		jobs[name], ids[name] = j, j.submit(options, append(script, lines...)...)
 	}
 	for name, j := range jobs {
 		j.ended(ids[name])
-		got[name] = profileIn(j.read("out"))
+		got[name] = j.read("out")
 	}
 	return got
 }
@@ -138,8 +138,8 @@ func TestLockedSiteAgainstEach(t *testing.T) {
 		"a text of the user's": {environ: []string{forged}, line: "--sigmatrace"}, "Slurm's variable": {environ: []string{option + "=full"}},
 		"script off": {script: "--sigmatrace=off"}, "environment off": {environ: []string{"SIGMATRACE=off"}}, "line off": {line: "--sigmatrace=off"},
 	}
-	for name, got := range together(t, cases) {
-		want := "ours"
+	for name, out := range together(t, cases, printProfile) {
+		got, want := profileIn(out), "ours"
 		if strings.HasSuffix(name, "off") {
 			want = ""
 		}
@@ -170,11 +170,11 @@ func TestKillSwitchAgainstEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.Remove(file)
-	for name, got := range together(t, map[string]said{
+	for name, out := range together(t, map[string]said{
 		"site": {}, "script": {script: "--sigmatrace=full"}, "environment": {environ: []string{"SIGMATRACE_PROFILE=full"}}, "line": {line: "--sigmatrace=full"},
 		"line over off": {environ: []string{"SIGMATRACE=off"}, line: "--sigmatrace=full"},
-	}) {
-		if got != "" {
+	}, printProfile) {
+		if got := profileIn(out); got != "" {
 			t.Errorf("%s: profile %q", name, got)
 		}
 	}

@@ -55,6 +55,7 @@ func (j *job) requeue(id string) {
 // In a heterogeneous job a step of one component, of several by either way of writing it, and of none that is traced: the tasks of all components
 // are told the same, whichever the plugin was called for, and never fall back to what the script inherits.
 func TestStepsOfAHeterogeneousJob(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	step := func(name string, argv ...string) string {
@@ -90,6 +91,7 @@ func TestStepsOfAHeterogeneousJob(t *testing.T) {
 
 // The captures of all components are in one run, the job's second life has runs of its own, and the directory may have placeholders.
 func TestRestartedHeterogeneousStep(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -122,6 +124,7 @@ func TestRestartedHeterogeneousStep(t *testing.T) {
 
 // A heterogeneous srun without a job around it knows its job's number last of all.
 func TestHeterogeneousStepWithPlaceholders(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = []string{"CASE=case-alone"}

@@ -140,3 +140,31 @@ func TestTimeLimit(t *testing.T) {
 		t.Errorf("nodes %s are out of use", out)
 	}
 }
+
+// A site's profiles that users cannot read: who asks for one is told, and everything else runs.
+func TestProfileDirectoryThatCannotBeRead(t *testing.T) {
+	dir := filepath.Join(cluster, "etc", "profiles-unreadable")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "ours.toml"), []byte("extends = \"full\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	site(t, "profile_dir="+dir, "default_profile=ours")
+	j := newJob(t)
+	for _, argv := range [][]string{{"srun", "--sigmatrace=ours", "true"}, {"srun", "--sigmatrace", "true"}, {"sbatch", "--sigmatrace=ours", "--wrap=true"}} {
+		if r := j.run(argv...); r.status != 255 || !strings.Contains(r.stderr, "unknown profile \"ours\" ("+dir+" cannot be read)\n") {
+			t.Errorf("%v: status %d\n%s", argv, r.status, r.stderr)
+		}
+	}
+	if got := j.traced("srun", "-N2"); got != "" {
+		t.Errorf("an srun that does not ask has profile %q", got)
+	}
+	if out := j.batch(nil, "echo ran", printProfile); !strings.Contains(out, "ran\n") || profileIn(out) != "" {
+		t.Errorf("a batch script that does not ask printed\n%s", out)
+	}
+	if got := j.traced("srun", "--sigmatrace=full"); got != "full" {
+		t.Errorf("a built-in profile: %q", got)
+	}
+	idle(t)
+}
