@@ -13,7 +13,8 @@ import (
 )
 
 // The components of a heterogeneous step are told where its run is before the step has its number: by a path in which only that and, before
-// there is a job, the job's are left open, as %j and %s. %% stands for a percent sign.
+// there is a job, the job's are left open, as %j and %s. %% stands for a percent sign. In front of the path is
+// the time: what has the name already is not the step's.
 
 // slurmPlace prints the step's text with such a path.
 func slurmPlace(c *cli.Context) error {
@@ -46,13 +47,14 @@ func slurmPlace(c *cli.Context) error {
 		return fmt.Errorf("output.directory %s: %w", base, err)
 	}
 	path = strings.NewReplacer("%", "%%", "\x00", "%").Replace(path)
-	_, err = fmt.Fprintf(c.App.Writer, "1;%s;@%s\n", job.Profile.Text("providers"), path)
+	_, err = fmt.Fprintf(c.App.Writer, "1;%s;@%d%s\n", job.Profile.Text("providers"), now.Unix(), path)
 	return err
 }
 
 // createPlaced makes the run directory where the step's text says.
 func createPlaced(text string, facts *profiles.Facts) (*rundir.Dir, error) {
 	_, path, is := strings.Cut(text, ";@")
+	path = strings.TrimLeft(path, "0123456789")
 	if !is {
 		return nil, fmt.Errorf("%q is no place of a run", text)
 	}

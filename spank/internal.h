@@ -76,10 +76,11 @@ size_t sm_command_line(char *to, size_t size);
 int sm_has_components(void);
 int sm_launched(void);
 
-/* step.c: the step's text, "1;PROVIDERS;RUN" or "1;PROVIDERS;@RUN" with placeholders. */
+/* step.c: the step's text, "1;PROVIDERS;RUN", or "1;PROVIDERS;@SECONDS RUN" without the blank and with placeholders. */
 struct sm_step {
     char providers[256], run[PATH_MAX];
-    int named; /* run has placeholders for the numbers of job and step */
+    int named;     /* run has placeholders for the numbers of job and step */
+    int64_t since; /* and was made after this time, or is another's of the same name */
 };
 const char *sm_step_parse(const char *text, struct sm_step *step); /* NULL, or what is wrong with it */
 const char *sm_step_name(struct sm_step *step, const char *job, const char *id);

@@ -15,6 +15,7 @@
 #define WRITE_SECONDS 2
 #define MERGE_SECONDS 20 /* at most: a step that has not ended 60 s after it was told to costs the node (UnkillableStepTimeout) */
 #define CLOSE_SECONDS 5
+#define SKEW_SECONDS 600 /* by which the clocks of srun's host and of the file system may differ */
 
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */
 static uint32_t step_id;
@@ -56,6 +57,7 @@ static void untraced(spank_t sp, const char *why)
         sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
     }
     step.run[0] = 0;
+    spank_setenv(sp, "SIGMATRACE", SM_STEP_OFF, 1); /* in a traced script it would be of the script's run */
 }
 
 /* As the user: whether the recorder can be used here, 0, or the number of a reason. */
@@ -66,6 +68,7 @@ static const char *const reasons[] = {
     "the run's profile is none that this version reads",
     "the recorder's libraries are not there",
     "the recorder's libraries are where anybody can write",
+    "a run of this name was there before",
 };
 
 static void look(void *of)
@@ -79,6 +82,8 @@ static void look(void *of)
         _exit(1);
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_size > 16000)
         _exit(2);
+    if (step.named && (int64_t)st.st_mtime < step.since - SKEW_SECONDS)
+        _exit(6);
     if (read(fd, head, 21) != 21 || memcmp(head, "sigmatrace.profile=1\n", 21))
         _exit(3);
     for (unsigned n = 0; !sm_step_library(&step, sm_site.libdir, n, path, sizeof path); n++)

@@ -26,7 +26,9 @@ const char *sm_step_parse(const char *text, struct sm_step *step)
         return "what its launcher sent has no valid list of providers";
     const char *run = end + 1;
     step->named = run[0] == '@';
-    run += step->named;
+    step->since = 0;
+    if (step->named)
+        step->since = strtoll(run + 1, (char **)&run, 10);
     size_t n = strlen(run);
     if (run[0] != '/' || n >= sizeof step->run - sizeof "/profile.resolved")
         return "what its launcher sent has no valid run directory";

@@ -97,10 +97,10 @@ func TestRestartedHeterogeneousStep(t *testing.T) {
 	j.environ = overUCX
 	client := built(t, "tests/ucp-client") + " -n 2 -o put"
 	id := j.submit([]string{"--requeue", "--sigmatrace=full", "-n1", ":", "-n2"}, "srun --het-group=0,1 "+client,
-		"srun --sigmatrace-output=%u%%-%j/%s/%h --het-group=0 "+client+" : --het-group=1 "+client, "touch once-$SLURM_RESTART_COUNT",
+		"srun --sigmatrace-output=%u%%-%j/%s/%u --het-group=0 "+client+" : --het-group=1 "+client, "touch once-$SLURM_RESTART_COUNT",
 		"[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 60")
 	j.requeue(id)
-	placed := "ann%-" + id + "/1/n1/sigmatrace-" + id
+	placed := "ann%-" + id + "/1/ann/sigmatrace-" + id
 	for _, name := range []string{"sigmatrace-" + id + ".0", "sigmatrace-" + id + ".r1.0", placed + ".1", placed + ".r1.1"} {
 		if _, err := os.Stat(filepath.Join(j.dir, name)); err != nil {
 			t.Error(err)
@@ -119,6 +119,22 @@ func TestRestartedHeterogeneousStep(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(j.read("out"))
+	}
+}
+
+// A run that has the name already is not added to: not even by the components that srun could not tell of it.
+func TestOlderRunOfTheNameOfAHeterogeneousStep(t *testing.T) {
+	t.Parallel()
+	site(t)
+	j := newJob(t)
+	show := " " + strings.ReplaceAll(printPlace, "$CASE", "case-older")
+	out := j.batch([]string{"--sigmatrace=full", "-n1", ":", "-n2"}, "exec 2>&1", "older=sigmatrace-$SLURM_JOB_ID.0; mkdir -p $older/tasks",
+		"cp $SIGMATRACE_CONFIG $older; touch -d '1 hour ago' $older/*", "srun --het-group=0,1"+show, "ls $older/tasks")
+	if got, want := placesOf(out)["case-older"], []string{"off", "off", "off"}; !slices.Equal(got, want) {
+		t.Errorf("the tasks' runs %q, want %q", got, want)
+	}
+	if !strings.Contains(out, "sigmatrace: warning: the step is not traced: ") {
+		t.Errorf("nothing is said of it\n%s", out)
 	}
 }
 
