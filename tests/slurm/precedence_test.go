@@ -249,6 +249,11 @@ func TestHintWhereAProfileFollowsASpace(t *testing.T) {
 	if r.stdout != "ran\n" || !strings.Contains(r.stderr, "sigmatrace: hint: write --sigmatrace=full\n") {
 		t.Errorf("standard output %q, standard error\n%s", r.stdout, r.stderr)
 	}
+	for _, command := range []string{"salloc", "sbatch"} {
+		if r := j.ok(command, "--sigmatrace", "full"); !strings.Contains(r.stderr, "sigmatrace: hint: write --sigmatrace=full\n") {
+			t.Errorf("%s says\n%s", command, r.stderr)
+		}
+	}
 	if r := j.ok("srun", "--sigmatrace", "true"); strings.Contains(r.stderr, "write --sigmatrace=") {
 		t.Errorf("a hint without a cause:\n%s", r.stderr)
 	}
