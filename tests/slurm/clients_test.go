@@ -113,12 +113,13 @@ func TestForeignProgramsBetweenNodes(t *testing.T) {
 		op                                   string
 		least                                uint64
 	}{
-		{"ucx_perftest", "ucp", "tests/count-ucp.so", "ucx_perftest -t tag_lat -n 300 -w 30", "ucx_perftest n1 -t tag_lat -n 300 -w 30", "tag_send", 600},
-		{"fi_pingpong", "ofi", "tests/count-ofi.so", "fi_pingpong -p tcp -e rdm -I 100 -S 1024", "fi_pingpong -p tcp -e rdm -I 100 -S 1024 n1", "send", 200},
+		{"ucx_perftest", "ucp", "tests/count-ucp.so", "ucx_perftest -p 18610 -t tag_lat -n 300 -w 30", "ucx_perftest n1 -p 18610 -t tag_lat -n 300 -w 30", "tag_send", 600},
+		{"fi_pingpong", "ofi", "tests/count-ofi.so", "fi_pingpong -B 18610 -p tcp -e rdm -I 100 -S 1024", "fi_pingpong -P 18610 -p tcp -e rdm -I 100 -S 1024 n1", "send", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := newJob(t)
-			j.write("pair", "#!/bin/sh\n[ $SLURM_PROCID = 0 ] && exec "+c.server+"\nuntil ss -Htln | grep -q .; do sleep 0.1; done; sleep 1\nexec "+c.client+"\n")
+			j.write("pair", "#!/bin/sh\nif [ $SLURM_PROCID = 0 ]; then\n(until ss -Htln 'sport = :18610' | grep -q .; do sleep 0.05; done; touch ready) &\nexec "+
+				c.server+"\nfi\nuntil [ -e ready ]; do sleep 0.05; done\nexec "+c.client+"\n")
 			j.environ = append(slices.Clone(overUCX), "LD_PRELOAD="+built(t, c.counter), "COUNT_OUT="+j.dir+"/count")
 			r := j.ok("sh", "-c", step+"./pair")
 			want := sums(t, j.files("count."+c.layer+".*")...)
