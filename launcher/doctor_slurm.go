@@ -185,10 +185,13 @@ func (d *diagnosis) pluginLine(s *slurmState, l *plugstackLine) {
 		d.ok("%s: %s %s", l.where, l.plugin, strings.Join(l.arguments, " "))
 	}
 	d.plugin(s, l.plugin)
-	for _, name := range []string{"command", "profile_dir"} {
+	for _, name := range []string{"command", "profile_dir", "resolved"} {
 		if path := l.value(name); path != "" {
 			d.sitePath(l.where, name, path)
 		}
+	}
+	if l.value("resolved") != "" && l.value("default_profile") == "" {
+		d.problem("name the default_profile that it was resolved from", "%s: resolved= does nothing without a default_profile", l.where)
 	}
 	if path := l.value("kill_switch"); path != "" {
 		d.killSwitch(l.where, path)

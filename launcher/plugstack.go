@@ -96,7 +96,7 @@ const (
 // siteArguments are the arguments that the plugin takes with a value, and what values: as in spank/site.c. TestArgumentsAreCheckedAsThePluginDoes
 // holds the two together.
 var siteArguments = map[string]func(string) error{
-	"command": checkPath, "libdir": checkLibdir, "profile_dir": checkPath, "output": checkPath, "kill_switch": checkPath,
+	"command": checkPath, "libdir": checkLibdir, "profile_dir": checkPath, "output": checkPath, "kill_switch": checkPath, "resolved": checkPath,
 	"default_profile": func(v string) error { return checkLength(v, longestProfile) },
 	"merge_seconds":   upTo(3600), "clock_seconds": upTo(10), "ptp_domain": upTo(255),
 	"rate":        checkRate,

@@ -77,7 +77,7 @@ func resolveForJob(c *cli.Context) error {
 	if c.Bool("site-only") {
 		req.Environ, req.Search.Dirs = nil, req.Search.Dirs[len(req.Search.Dirs)-1:]
 	}
-	req.Output = c.String("site-output")
+	req.Output, req.Relative = c.String("site-output"), c.Bool("relative")
 	res, err := profiles.Resolve(req)
 	if err != nil {
 		return err
@@ -160,6 +160,9 @@ func slurmBegin(c *cli.Context) error {
 // createGenerated makes a run directory of a name that none has.
 func createGenerated(res *profiles.Resolved, facts *profiles.Facts, getenv func(string) string) (*rundir.Dir, error) {
 	base, err := facts.Expand(res.Text("output.directory"))
+	if err == nil {
+		base, err = filepath.Abs(base) // a site's own text may leave it to each job's working directory
+	}
 	if err != nil {
 		return nil, fmt.Errorf("output.directory: %w", err)
 	}

@@ -21,13 +21,16 @@ type Job struct {
 	Profile *Resolved // without Path and Chain, which mean nothing elsewhere
 }
 
-// NewJob returns what travels of a request that was resolved. Its base for run directories is made absolute: a batch script may change
-// the working directory.
+// NewJob returns what travels of a request that was resolved. Its base for run directories is made absolute, unless the request says not: a batch
+// script may change the working directory.
 func NewJob(r Request, res *Resolved) (*Job, error) {
 	j := &Job{Set: r.Set, Profile: res}
 	j.Asked, _ = r.Named()
 	for _, f := range res.Chain {
 		j.Files = append(j.Files, f.Place())
+	}
+	if r.Relative {
+		return j, nil
 	}
 	base := res.values["output.directory"]
 	abs, err := filepath.Abs(base.Text)

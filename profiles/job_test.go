@@ -64,6 +64,10 @@ func TestJobHasAnAbsoluteOutput(t *testing.T) {
 		if got := job(t, Request{Profile: "simple", Set: []string{set}}).Profile.Text("output.directory"); got != want {
 			t.Errorf("%s: %q, want %q", set, got, want)
 		}
+		_, as, _ := strings.Cut(set, "=")
+		if got := job(t, Request{Profile: "simple", Set: []string{set}, Relative: true}).Profile.Text("output.directory"); got != as {
+			t.Errorf("%s, left relative: %q", set, got)
+		}
 	}
 }
 

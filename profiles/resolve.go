@@ -17,6 +17,7 @@ type Request struct {
 	Set       []string          // --set key=value, in order
 	Environ   map[string]string // the environment's twins; nil: none
 	Output    string            // the site's output.directory, which holds where only a built-in profile names one; empty: none
+	Relative  bool              // a job's relative output.directory stays so: each job's own working directory counts
 	Search    Search
 }
 

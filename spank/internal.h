@@ -33,7 +33,7 @@
 struct sm_site {
     char command[PATH_MAX], libdir[PATH_MAX];
     char profile[SM_PROFILE]; /* of everybody who does not ask for one; empty: none */
-    char profiles[PATH_MAX], output[PATH_MAX], kill_switch[PATH_MAX];
+    char profiles[PATH_MAX], output[PATH_MAX], kill_switch[PATH_MAX], resolved[PATH_MAX];
     const char *allow_users, *deny_users, *allow_groups, *deny_groups, *allow_partitions, *deny_partitions;
     uint32_t rate; /* of the jobs traced without asking, in millionths */
     unsigned merge_seconds;
@@ -112,6 +112,10 @@ void sm_log_traced(spank_t sp, uint32_t step_id, const char *run);
 /* clock.c: the node's clocks at begin and end of a step. */
 void sm_clock_begin(const struct sm_user *u, const char *run, const char *node);
 void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const char *node);
+/* resolved.c: the site's profile for jobs that bring none. */
+const char *sm_resolved_check(char *text, size_t n); /* room for an end behind n bytes */
+const char *sm_resolved_read(char *text, size_t size);
+int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong);
 
 #define SM_UNTRUSTED 125 /* status of a command that was not run, since anybody can write it */
 

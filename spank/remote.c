@@ -164,9 +164,13 @@ int sm_remote_user_init(spank_t sp)
             *p = '_';
     const char *wrong = NULL;
     if (batch) {
-        if (spank_getenv(sp, SM_JOB_VARIABLE, job, sizeof job) != ESPANK_SUCCESS || !strcmp(job, SM_JOB_OFF) || !wanted_batch(sp) || sm_site_switched_off())
+        if (!wanted_batch(sp) || sm_site_switched_off())
             return 0;
-        wrong = begin_batch(sp, &u, text, sizeof text);
+        spank_err_t got = spank_getenv(sp, SM_JOB_VARIABLE, job, sizeof job);
+        if (got == ESPANK_ENV_NOEXIST ? !sm_resolved_bring(sp, &u, &wrong) : got != ESPANK_SUCCESS || !strcmp(job, SM_JOB_OFF))
+            return 0;
+        if (!wrong)
+            wrong = begin_batch(sp, &u, text, sizeof text);
     } else {
         spank_err_t got = spank_getenv(sp, SM_STEP_VARIABLE, text, sizeof text);
         if (got == ESPANK_NOSPACE)

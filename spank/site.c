@@ -91,6 +91,8 @@ static int argument(const char *name, const char *value)
         return path(s->output, value);
     if (!strcmp(name, "kill_switch"))
         return path(s->kill_switch, value);
+    if (!strcmp(name, "resolved"))
+        return path(s->resolved, value);
     if (!strcmp(name, "merge_seconds"))
         return number(&s->merge_seconds, value, 3600);
     if (!strcmp(name, "clock_seconds"))

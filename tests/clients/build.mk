@@ -39,6 +39,8 @@ $(TB)/ofi-call-client: tests/clients/ofi-call-client.c
 	$(CLIENT_CC) -o $@ $< -lfabric
 $(TB)/mpi-app $(TB)/allreduce-client: $(TB)/%: tests/clients/%.c
 	OMPI_CC=$(CC) mpicc $(CWARN) -O2 -o $@ $<
+$(TB)/mpi-app-mpich: tests/clients/mpi-app.c preload/sigmatrace.h | $(TB) # in roots whose Slurm has no PMIx
+	mpicc.mpich $(CWARN) -O2 -o $@ $<
 
 $(TB)/ucp-version.so: tests/clients/ucp-version.c | $(TB)
 	$(CLIENT_CC) -fPIC -shared -o $@ $<

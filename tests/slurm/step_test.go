@@ -104,7 +104,7 @@ func TestNothingHappensUnasked(t *testing.T) {
 
 // ofOneJob are the variables that differ between two jobs.
 var ofOneJob = map[string]bool{"SLURM_JOB_ID": true, "SLURM_JOBID": true, "SLURM_SRUN_COMM_PORT": true, "SLURM_STEP_LAUNCHER_PORT": true,
-	"SLURM_TASK_PID": true, "SLURM_STEP_RESV_PORTS": true, "SLURM_JOB_START_TIME": true, "SLURM_JOB_END_TIME": true}
+	"SLURM_TASK_PID": true, "SLURM_STEP_RESV_PORTS": true, "SLURM_JOB_START_TIME": true, "SLURM_JOB_SLUID": true, "SLURM_JOB_END_TIME": true}
 
 // F16: a task's prolog, shells and helpers have the recorder in their environment; they work as before and leave no capture.
 func TestF16ShellsAndHelpersLeaveNoCapture(t *testing.T) {
