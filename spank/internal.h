@@ -69,6 +69,8 @@ enum sm_decision sm_decide(void);
 int sm_resolve(void); /* 0, or -1 where the profile was refused, which has been said */
 extern char sm_job[SM_JOB_TEXT];
 int sm_job_value(const char *key, char *to, size_t size);
+unsigned sm_merge_seconds(void);
+int sm_merge_nice(void);
 void sm_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 size_t sm_command_line(char *to, size_t size);
 
