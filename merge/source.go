@@ -199,7 +199,7 @@ func (b *blockStream) Next(op *ops.Op) (bool, error) {
 		if n := len(b.w.readers); n > 0 {
 			b.reader, b.w.readers = b.w.readers[n-1], b.w.readers[:n-1]
 		} else {
-			b.reader = spill.NewReader(b.s.file, b.s.cat)
+			b.reader = spill.NewReader(b.s.cat)
 		}
 		if err := b.reader.Open(b.b.block); err != nil {
 			return false, err
