@@ -85,7 +85,9 @@ func (s *spreading) close() {
 	if s.pool != nil {
 		s.pool.Close()
 		s.wait()
-		s.log.Info("the merge's units", "by host", s.pool.Finished())
+		for host, n := range s.pool.Finished() {
+			s.log.Info("a host has helped", "host", host, "units", n)
+		}
 	}
 	for _, f := range s.files {
 		f.Close()

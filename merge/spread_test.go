@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
@@ -47,6 +49,7 @@ type crew struct {
 	began  func(folder string, c []*exec.Cmd)
 
 	folder string
+	logged bytes.Buffer
 	failed []error
 	said   bytes.Buffer
 }
@@ -87,6 +90,18 @@ func (c *crew) spread(folder string, ended func()) func() {
 		go c.began(folder, list)
 	}
 	return func() { <-done }
+}
+
+// log is the merge's, for units.
+func (c *crew) log() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Output: &c.logged, Level: hclog.Info})
+}
+
+// units are how many the workers did, as the merge logs it.
+func (c *crew) units() (n int) {
+	_, rest, _ := strings.Cut(c.logged.String(), " units=")
+	fmt.Sscan(rest, &n)
+	return n
 }
 
 // everything is all that a merge with every export leaves in a run directory, but the captures.
@@ -130,7 +145,7 @@ func alike(t *testing.T, got, want map[string][]byte) {
 
 // manyUnits is a run with a manifest.
 func manyUnits(t *testing.T) *rig {
-	r := manyOperations(t, 400_000)
+	r := manyOperations(t, 240_000)
 	manifest := &rundir.Manifest{}
 	manifest.Run.Name = r.dir.Name()
 	if err := r.dir.WriteManifest(manifest); err != nil {
@@ -146,13 +161,15 @@ func TestMergeWithWorkersIsTheSame(t *testing.T) {
 	if len(alone["trace.pftrace"]) == 0 || len(alone["events/index.json"]) == 0 || !json.Valid(alone["manifest.json"]) {
 		t.Fatalf("the plain merge left %d files", len(alone))
 	}
-	for _, n := range []int{0, 1, 2, 8} {
-		for _, cores := range []int{1, 3} {
-			c := &crew{t: t, run: r.dir.Path(), size: n, cores: cores}
-			alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread}), alone)
-			if len(c.failed) > 0 {
-				t.Errorf("%d workers: %v: %s", n, c.failed, c.said.String())
-			}
+	for n, cores := range map[int]int{0: 1, 1: 3, 2: 1, 8: 1} {
+		c := &crew{t: t, run: r.dir.Path(), size: n, cores: cores}
+		alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread, Log: c.log()}), alone)
+		if len(c.failed) > 0 {
+			t.Errorf("%d workers: %v: %s", n, c.failed, c.said.String())
+		}
+		// Two units of pairing, one of counting, and each partition and each table of two to four partitions.
+		if all := c.units(); n == 0 && all != 0 || n > 0 && all < 2+1+4+4+1 {
+			t.Errorf("%d workers did %d units", n, all)
 		}
 	}
 }
@@ -161,32 +178,30 @@ func TestMergeWithWorkersIsTheSame(t *testing.T) {
 func TestWorkersThatAreKilled(t *testing.T) {
 	r := manyUnits(t)
 	alone := everything(t, r, merge.Options{Workers: 2})
-	for _, name := range []string{"pair-*", "perfetto-*", "json-*", "parquet-*"} {
-		for _, all := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, " all ", all), func(t *testing.T) {
-				killed := make(chan bool, 1)
-				c := &crew{t: t, run: r.dir.Path(), size: 2, cores: 1}
-				c.began = func(folder string, list []*exec.Cmd) {
-					for range 3000 {
-						if found, _ := filepath.Glob(filepath.Join(folder, name)); len(found) > 0 {
-							for i := range list {
-								if i == 0 || all {
-									list[i].Process.Kill()
-								}
+	for name, all := range map[string]bool{"pair-*": false, "perfetto-*": true, "json-*": false, "parquet-*": true} {
+		t.Run(fmt.Sprint(name, " all ", all), func(t *testing.T) {
+			killed := make(chan bool, 1)
+			c := &crew{t: t, run: r.dir.Path(), size: 2, cores: 1}
+			c.began = func(folder string, list []*exec.Cmd) {
+				for range 3000 {
+					if found, _ := filepath.Glob(filepath.Join(folder, name)); len(found) > 0 {
+						for i := range list {
+							if i == 0 || all {
+								list[i].Process.Kill()
 							}
-							killed <- true
-							return
 						}
-						time.Sleep(time.Millisecond)
+						killed <- true
+						return
 					}
-					killed <- false
+					time.Sleep(time.Millisecond)
 				}
-				alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread}), alone)
-				if !<-killed || len(c.failed) == 0 {
-					t.Errorf("no worker was killed: %v", c.failed)
-				}
-			})
-		}
+				killed <- false
+			}
+			alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread}), alone)
+			if !<-killed || len(c.failed) == 0 {
+				t.Errorf("no worker was killed: %v", c.failed)
+			}
+		})
 	}
 }
 
