@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 
+	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,7 @@ type mergeOptions struct {
 	Workers int   // cores, 0: all
 	Exports []string
 	Clock   clockOptions
+	Spread  merge.Spread // gets other hosts to help; nil for none
 }
 
 // merger merges the captures of a run directory. It is nil in a build without the merge package.
@@ -41,7 +43,8 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	info, err := merger(ctx, dir, mergeOptions{Memory: cmp.Or(s.mergeMemory, s.profile.Size("merge.memory")), Workers: s.workers, Exports: s.profile.List("merge.exports"), Clock: clockOf(s.profile)})
+	info, err := merger(ctx, dir, mergeOptions{Memory: cmp.Or(s.mergeMemory, s.profile.Size("merge.memory")), Workers: s.workers, Exports: s.profile.List("merge.exports"),
+		Clock: clockOf(s.profile), Spread: s.spread})
 	if err != nil {
 		warn(os.Stderr, again, "merging %s: %v", dir.Path(), timedOut(ctx, err))
 		return false

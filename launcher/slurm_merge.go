@@ -42,8 +42,18 @@ func mergeStep(c *cli.Context, dir *rundir.Dir, res *profiles.Resolved, size int
 	again := mergeCommandLine(c, dir, size, res)
 	s := &session{profile: res, workers: res.Number("merge.slurm_workers"), mergeMemory: memory, again: again}
 	if most := res.Size("merge.slurm_bytes"); size > most {
-		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: %s", roughly(size), profiles.FormatSize(most), again)
-		return
+		note(os.Stderr, "captures of %s are more than srun merges alone (%s)", roughly(size), profiles.FormatSize(most))
+		var err error
+		if !c.Bool("allocation") {
+			err = errNoAllocation
+		} else {
+			s.workers = 0
+			s.spread, err = slurmWorkers(dir, 0, profiles.Environ(os.Environ()))
+		}
+		if err != nil {
+			note(os.Stderr, "merge with: %s", again)
+			return
+		}
 	}
 	s.mergeRun(ctx, dir, true)
 }

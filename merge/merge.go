@@ -38,6 +38,7 @@ type Options struct {
 	Log            hclog.Logger
 	Progress       func(stage string, done, total int64) // called from several goroutines; nil for none
 	Spread         Spread                                // gets other hosts to help; nil: this process does all. The output does not depend on it
+	Helped         func(units map[string]int) // called at the end of a merge that others have helped with: by host, the units of work done; nil for none
 }
 
 // Memory limits.
@@ -86,6 +87,9 @@ func (o *Options) fill() {
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
+	}
+	if o.Helped == nil {
+		o.Helped = func(map[string]int) {}
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, int64, int64) {}

@@ -52,6 +52,7 @@ type spreading struct {
 	wait    func()
 	spread  Spread
 	memory  int64
+	helped  func(map[string]int)
 	log     hclog.Logger
 	files   []*spill.File // that units have made
 	names   []string
@@ -74,7 +75,7 @@ func newSpreading(dir *rundir.Dir, o *Options) (*spreading, *spill.File) {
 		discard()
 		return nil, nil
 	}
-	return &spreading{folder: folder, discard: discard, file: file, spread: o.Spread, memory: o.Memory, log: o.Log, names: []string{spillName}}, file
+	return &spreading{folder: folder, discard: discard, file: file, spread: o.Spread, memory: o.Memory, helped: o.Helped, log: o.Log, names: []string{spillName}}, file
 }
 
 // close sends the workers away and removes what was shared.
@@ -85,9 +86,7 @@ func (s *spreading) close() {
 	if s.pool != nil {
 		s.pool.Close()
 		s.wait()
-		for host, n := range s.pool.Finished() {
-			s.log.Info("a host has helped", "host", host, "units", n)
-		}
+		s.helped(s.pool.Finished())
 	}
 	for _, f := range s.files {
 		f.Close()

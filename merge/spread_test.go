@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
@@ -49,7 +47,7 @@ type crew struct {
 	began  func(folder string, c []*exec.Cmd)
 
 	folder string
-	logged bytes.Buffer
+	units  int
 	failed []error
 	said   bytes.Buffer
 }
@@ -92,16 +90,11 @@ func (c *crew) spread(folder string, ended func()) func() {
 	return func() { <-done }
 }
 
-// log is the merge's, for units.
-func (c *crew) log() hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{Output: &c.logged, Level: hclog.Info})
-}
-
-// units are how many the workers did, as the merge logs it.
-func (c *crew) units() (n int) {
-	_, rest, _ := strings.Cut(c.logged.String(), " units=")
-	fmt.Sscan(rest, &n)
-	return n
+// helped counts the units that the workers did.
+func (c *crew) helped(units map[string]int) {
+	for _, n := range units {
+		c.units += n
+	}
 }
 
 // everything is all that a merge with every export leaves in a run directory, but the captures.
@@ -163,12 +156,12 @@ func TestMergeWithWorkersIsTheSame(t *testing.T) {
 	}
 	for n, cores := range map[int]int{0: 1, 1: 3, 2: 1, 8: 1} {
 		c := &crew{t: t, run: r.dir.Path(), size: n, cores: cores}
-		alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread, Log: c.log()}), alone)
+		alike(t, everything(t, r, merge.Options{Workers: 2, Spread: c.spread, Helped: c.helped}), alone)
 		if len(c.failed) > 0 {
 			t.Errorf("%d workers: %v: %s", n, c.failed, c.said.String())
 		}
 		// Two units of pairing, one of counting, and each partition and each table of two to four partitions.
-		if all := c.units(); n == 0 && all != 0 || n > 0 && all < 2+1+4+4+1 {
+		if all := c.units; n == 0 && all != 0 || n > 0 && all < 2+1+4+4+1 {
 			t.Errorf("%d workers did %d units", n, all)
 		}
 	}

@@ -24,7 +24,7 @@ func TestLimitsOfSrunsMerge(t *testing.T) {
 	}{
 		"within all":          {nil, nil, "\nsigmatrace: run: ", true},
 		"switched off":        {nil, []string{"--sigmatrace-set=merge.slurm_time=0s"}, "\nsigmatrace: merge with: sigmatrace merge RUN\n", false},
-		"too large":           {nil, []string{"--sigmatrace-set=merge.slurm_bytes=4KiB"}, "KiB are more than srun merges (4KiB); merge with: sbatch --nodes=2 --partition=all --wrap='", false},
+		"too large":           {nil, []string{"--sigmatrace-set=merge.slurm_bytes=4KiB"}, "KiB are more than srun merges alone (4KiB)\nsigmatrace: merge with: sbatch --nodes=2 --partition=all --wrap='", false},
 		"off at the site":     {[]string{"merge_seconds=0"}, []string{"--sigmatrace-set=merge.slurm_time=60s"}, "\nsigmatrace: merge with: sigmatrace merge RUN\n", false},
 		"all cores, not nice": {nil, []string{"--sigmatrace-set=merge.slurm_workers=0", "--sigmatrace-set=merge.slurm_nice=0"}, "\nsigmatrace: run: ", true},
 	} {
@@ -45,4 +45,46 @@ func TestLimitsOfSrunsMerge(t *testing.T) {
 			}
 		})
 	}
+}
+
+// all exports, so that their bytes can be compared.
+const exports = "--exports=perfetto,json,parquet,matrix"
+
+func sameResults(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	if len(want) < 8 { // manifest, matrix, two traces, index and tables
+		t.Fatalf("the plain merge left %d files", len(want))
+	}
+	for name, text := range want {
+		if got[name] != text {
+			t.Errorf("%s differs: %d bytes, by the plain merge %d", name, len(got[name]), len(text))
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d files, by the plain merge %d", len(got), len(want))
+	}
+}
+
+// A merge as a job step gives the same bytes on one, two and four nodes as the plain one, and is itself not traced.
+func TestMergeAsAJobStep(t *testing.T) {
+	site(t, "default_profile=full")
+	j := newJob(t)
+	dir := j.generated(t, 6, 25_000)
+	sigmatrace := built(t, "bin/sigmatrace")
+	j.ok(sigmatrace, "merge", exports, dir.Path())
+	want := results(t, dir)
+	for _, nodes := range []string{"1", "2", "4"} {
+		r := j.ok("salloc", "--quiet", "-N"+nodes, sigmatrace, "merge", "--slurm", exports, dir.Path())
+		sameResults(t, results(t, dir), want)
+		if _, list, _ := strings.Cut(r.stderr, "sigmatrace: units of the merge by node: n"); list == "" || nodes == "1" && strings.Contains(list, ", n") {
+			t.Errorf("on %s nodes the merge said\n%s", nodes, r.stderr)
+		}
+	}
+	if got := j.runs(); len(got) != 1 {
+		t.Errorf("runs %v: the merge's own steps were traced", got)
+	}
+	if r := j.run(sigmatrace, "merge", "--slurm", dir.Path()); r.status != 2 || !strings.Contains(r.stderr, "sigmatrace: hint: run it in salloc or in a batch script\n") {
+		t.Errorf("without an allocation: status %d\n%s", r.status, r.stderr)
+	}
+	idle(t)
 }
