@@ -3,6 +3,7 @@
 package slurm
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -86,5 +87,76 @@ func TestMergeAsAJobStep(t *testing.T) {
 	if r := j.run(sigmatrace, "merge", "--slurm", dir.Path()); r.status != 2 || !strings.Contains(r.stderr, "sigmatrace: hint: run it in salloc or in a batch script\n") {
 		t.Errorf("without an allocation: status %d\n%s", r.status, r.stderr)
 	}
+	idle(t)
+}
+
+// A worker that is killed in mid-merge costs its units' time: the others do them, and the bytes are the same.
+func TestWorkerOfAMergeIsKilled(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	dir := j.generated(t, 6, 25_000)
+	sigmatrace := built(t, "bin/sigmatrace")
+	j.ok(sigmatrace, "merge", exports, dir.Path())
+	want := results(t, dir)
+	// The first worker that has begun a unit is killed, whichever it is of.
+	kill := `for i in $(seq 600); do
+		for f in ` + dir.Path() + `/.merge-*/p*-*.1; do
+			[ -e "$f" ] || continue
+			pid=$(pgrep -u ann -f 'merge --worker=.*'` + dir.Name() + ` | while read -r p; do [ "$(cat /proc/$p/comm)" != sigmatrace ] || echo $p; done | head -1)
+			[ -n "$pid" ] && kill -KILL "$pid" && echo killed "$pid" && exit
+		done
+		sleep 0.02
+	done`
+	r := j.ok("salloc", "--quiet", "-N2", "sh", "-c", "("+kill+") & "+sigmatrace+" merge --slurm "+exports+" "+dir.Path()+"; s=$?; wait; exit $s")
+	if !strings.Contains(r.stdout, "killed ") || !strings.Contains(r.stderr, "sigmatrace: warning: not all workers of the merge have ended well") {
+		t.Errorf("no worker was killed:\n%s\n%s", r.stdout, r.stderr)
+	}
+	sameResults(t, results(t, dir), want)
+	idle(t)
+}
+
+// Captures beyond the limit are merged over the nodes of the allocation by srun itself, as long as that goes on.
+func TestStepInAnAllocationMergesOverItsNodes(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	line := strings.Join(j.step(t, "--sigmatrace-set=merge.slurm_bytes=4KiB"), " ")
+	r := j.ok("salloc", "--quiet", "-N2", "--ntasks-per-node=1", "sh", "-c", line)
+	dir := j.one(r)
+	complete(t, dir, 2)
+	if !strings.Contains(r.stderr, "KiB are more than srun merges alone (4KiB)\n") || !strings.Contains(r.stderr, "sigmatrace: units of the merge by node: n") {
+		t.Errorf("standard error says\n%s", r.stderr)
+	}
+	idle(t)
+}
+
+// A job that depends on the traced one merges its run, by the script that is shipped, and by the line that srun prints.
+func TestMergeAsADependentJob(t *testing.T) {
+	site(t)
+	j := newJob(t)
+	j.environ = overUCX
+	script, err := filepath.Abs("../../scripts/merge.sbatch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	traced := j.submit([]string{"-N2", "--ntasks-per-node=1"}, strings.Join(j.step(t, "--sigmatrace-set=merge.at_job_end=false"), " "))
+	after := strings.TrimSpace(j.ok("sbatch", "--parsable", "--dependency=afterany:"+traced, "--nodes=2", "--export=ALL,SIGMATRACE_COMMAND="+built(t, "bin/sigmatrace"), script,
+		j.dir+"/sigmatrace-"+traced+".*").stdout)
+	j.ended(after)
+	if dir := j.dirOf("sigmatrace-" + traced + ".0"); len(manifest(t, dir).Result) == 0 {
+		t.Fatalf("it is not merged:\n%s", j.read("sigmatrace-merge-"+after+".out"))
+	}
+	complete(t, j.dirOf("sigmatrace-"+traced+".0"), 2)
+
+	r := j.ok(j.step(t, "--sigmatrace-set=merge.slurm_bytes=4KiB")...)
+	_, line, found := strings.Cut(r.stderr, "sigmatrace: merge with: ")
+	if line, _, _ = strings.Cut(line, "\n"); !found {
+		t.Fatalf("srun says\n%s", r.stderr)
+	}
+	out := j.ok("sh", "-c", line+" --output=printed").stdout // sbatch takes options behind --wrap as well
+	j.ended(strings.Fields(out)[3])
+	_, run, _ := strings.Cut(line, "/sigmatrace-")
+	number, _, _ := strings.Cut(run, ".")
+	complete(t, j.dirOf("sigmatrace-"+number+".0"), 2)
 	idle(t)
 }
