@@ -113,6 +113,10 @@ void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const ch
 const char *sm_resolved_check(char *text, size_t n); /* room for an end behind n bytes */
 const char *sm_resolved_read(char *text, size_t size);
 int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong);
+/* batch.c: the end of a batch script. */
+void sm_batch_begin(void);
+int sm_batch_task_init(void);
+void sm_batch_end(spank_t sp, const struct sm_user *u, const char *run, int killed);
 
 /* One file a context. */
 int sm_local_post_opt(spank_t sp);

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
 // one rank pair's worth of traffic, with options of srun.
@@ -159,4 +162,53 @@ func TestMergeAsADependentJob(t *testing.T) {
 	number, _, _ := strings.Cut(run, ".")
 	complete(t, j.dirOf("sigmatrace-"+number+".0"), 2)
 	idle(t)
+}
+
+// recording waits until both nodes of a batch script's mpirun have a capture.
+func (j *job) recording(t *testing.T, id string) *rundir.Dir {
+	t.Helper()
+	for range 600 {
+		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-"+id+".batch", "capture", "*", "*.capture")); len(names) == 2 {
+			return j.dirOf("sigmatrace-" + id + ".batch")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("no captures of two ranks within a minute")
+	return nil
+}
+
+// A batch script that is cancelled, or reaches its time limit, has its run closed, and its output says what merges it; one that ends in order
+// has it merged, and its output says where it is.
+func TestEndOfABatchScript(t *testing.T) {
+	for name, c := range map[string]struct {
+		count string
+		end   func(root *job, id string)
+		says  string
+	}{
+		"in order":   {"2", func(*job, string) {}, "\nsigmatrace: run: RUN\n"},
+		"cancelled":  {"1000000", func(root *job, id string) { root.ok("scancel", id) }, "\nsigmatrace: merge with: sigmatrace merge RUN\n"},
+		"time limit": {"1000000", func(root *job, id string) { root.ok("scontrol", "update", "jobid="+id, "EndTime=now") }, "\nsigmatrace: merge with: sigmatrace merge RUN\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site(t)
+			j := newJob(t)
+			j.environ = overUCX
+			id := j.submit([]string{"-N2", "-n2", "--ntasks-per-node=1", "--sigmatrace=full"}, "mpirun "+built(t, "tests/mpi-app")+" -n "+c.count)
+			dir := j.recording(t, id)
+			c.end(&job{t: t, user: "root", dir: j.dir}, id)
+			j.ended(id)
+			idle(t)
+			if out := "\n" + strings.ReplaceAll(j.read("out"), dir.Path(), "RUN"); !strings.Contains(out, c.says) {
+				t.Errorf("the script's output does not say %q:\n%s", c.says, out)
+			}
+			m := manifest(t, dir)
+			if m.Run.End == nil || m.Run.Status == nil || (*m.Run.Status == 0) != (name == "in order") || (len(m.Result) > 0) != (name == "in order") {
+				t.Errorf("the manifest says end %v, status %v, result of %d bytes", m.Run.End, m.Run.Status, len(m.Result))
+			}
+			r := j.run(built(t, "bin/sigmatrace"), "merge", dir.Path())
+			if got := captured(t, dir); len(got) != 2 || len(manifest(t, dir).Result) == 0 {
+				t.Errorf("captures of %v; the merge says\n%s", got, r.stderr)
+			}
+		})
+	}
 }
