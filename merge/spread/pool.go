@@ -18,6 +18,7 @@ import (
 // Pool is the coordinator's side.
 type Pool struct {
 	dir    string
+	quiet  time.Duration // that a worker may be
 	token  string
 	log    hclog.Logger
 	listen net.Listener
@@ -56,7 +57,7 @@ func Listen(dir string, about any, log hclog.Logger) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for workers: %w", err)
 	}
-	p := &Pool{dir: dir, token: rand.Text(), log: log, listen: l, tasks: map[key]*task{}, about: map[string][]byte{}, workers: map[net.Conn]bool{}, finished: map[string]int{}}
+	p := &Pool{dir: dir, quiet: silence, token: rand.Text(), log: log, listen: l, tasks: map[key]*task{}, about: map[string][]byte{}, workers: map[net.Conn]bool{}, finished: map[string]int{}}
 	p.changed = sync.NewCond(&p.mu)
 	text, err := Encode(where{Addresses: addresses(l.Addr().(*net.TCPAddr).Port), Token: p.token, About: said})
 	if err == nil {
@@ -197,7 +198,7 @@ const maxHello = 4096
 func (p *Pool) serve(c net.Conn) {
 	defer c.Close()
 	var h hello
-	c.SetDeadline(time.Now().Add(silence))
+	c.SetDeadline(time.Now().Add(p.quiet))
 	if err := receive(c, &h, maxHello); err != nil || subtle.ConstantTimeCompare([]byte(h.Token), []byte(p.token)) != 1 {
 		p.log.Warn("a connection that is no worker's was closed", "from", c.RemoteAddr())
 		return
@@ -211,7 +212,7 @@ func (p *Pool) serve(c net.Conn) {
 		defer close(gone)
 		for {
 			var a answer
-			c.SetReadDeadline(time.Now().Add(silence))
+			c.SetReadDeadline(time.Now().Add(p.quiet))
 			if err := receive(c, &a, maxMessage); err != nil {
 				return
 			}
@@ -236,7 +237,7 @@ func (p *Pool) serve(c net.Conn) {
 		if t == nil {
 			return
 		}
-		c.SetWriteDeadline(time.Now().Add(silence))
+		c.SetWriteDeadline(time.Now().Add(p.quiet))
 		if err := send(c, u); err != nil {
 			p.again(t, h.Host, err.Error())
 			return

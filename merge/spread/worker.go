@@ -14,6 +14,7 @@ import (
 // Worker is the worker's side of a folder's coordinator.
 type Worker struct {
 	dir   string
+	beat  time.Duration
 	where where
 }
 
@@ -23,7 +24,7 @@ func Find(dir string, about any) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking for the coordinator: %w", err)
 	}
-	w := &Worker{dir: dir}
+	w := &Worker{dir: dir, beat: beat}
 	if err := Decode(text, &w.where); err != nil {
 		return nil, fmt.Errorf("looking for the coordinator: %w", err)
 	}
@@ -84,7 +85,7 @@ func (w *Worker) connection(ctx context.Context, kinds []string, do Do) error {
 		return fmt.Errorf("speaking to the coordinator: %w", err)
 	}
 	go func() {
-		for tick := time.NewTicker(beat); ; {
+		for tick := time.NewTicker(w.beat); ; {
 			select {
 			case <-tick.C:
 				if say(answer{}) != nil {
