@@ -49,6 +49,10 @@ type task struct {
 
 // Listen makes a pool that workers find through dir, which only the user may read. about is what they are told.
 func Listen(dir string, about any, log hclog.Logger) (*Pool, error) {
+	return listen(dir, about, log, silence)
+}
+
+func listen(dir string, about any, log hclog.Logger, quiet time.Duration) (*Pool, error) {
 	said, err := Encode(about)
 	if err != nil {
 		return nil, err
@@ -57,7 +61,7 @@ func Listen(dir string, about any, log hclog.Logger) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening for workers: %w", err)
 	}
-	p := &Pool{dir: dir, quiet: silence, token: rand.Text(), log: log, listen: l, tasks: map[key]*task{}, about: map[string][]byte{}, workers: map[net.Conn]bool{}, finished: map[string]int{}}
+	p := &Pool{dir: dir, quiet: quiet, token: rand.Text(), log: log, listen: l, tasks: map[key]*task{}, about: map[string][]byte{}, workers: map[net.Conn]bool{}, finished: map[string]int{}}
 	p.changed = sync.NewCond(&p.mu)
 	text, err := Encode(where{Addresses: addresses(l.Addr().(*net.TCPAddr).Port), Token: p.token, About: said})
 	if err == nil {

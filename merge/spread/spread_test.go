@@ -15,15 +15,14 @@ import (
 
 const parts = 40
 
-// listen makes a pool with parts of one kind.
-func listen(t *testing.T, quiet time.Duration) (*Pool, string) {
+// open makes a pool with parts of one kind.
+func open(t *testing.T, quiet time.Duration) (*Pool, string) {
 	t.Helper()
 	dir := t.TempDir()
-	p, err := Listen(dir, "the run", hclog.NewNullLogger())
+	p, err := listen(dir, "the run", hclog.NewNullLogger(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.quiet = quiet
 	t.Cleanup(p.Close)
 	if err := p.Start("count", parts, 100); err != nil {
 		t.Fatal(err)
@@ -82,7 +81,7 @@ func take(t *testing.T, p *Pool) (here int) {
 
 // Every part is done, by whichever worker, and workers end with their coordinator.
 func TestPartsAreDoneByWorkers(t *testing.T) {
-	p, dir := listen(t, silence)
+	p, dir := open(t, silence)
 	one, two := join(t, dir, 1, count), join(t, dir, 3, count)
 	if here := take(t, p); here > 0 {
 		t.Errorf("%d parts are left", here)
@@ -97,7 +96,7 @@ func TestPartsAreDoneByWorkers(t *testing.T) {
 
 // What a worker fails at is tried again, a few times, and then left to the coordinator.
 func TestPartsThatFail(t *testing.T) {
-	p, dir := listen(t, silence)
+	p, dir := open(t, silence)
 	var tried atomic.Int64
 	join(t, dir, 2, func(ctx context.Context, u *Unit, path string) (any, error) {
 		if u.Part == 7 || u.Part == 8 && u.Attempt == 1 {
@@ -116,7 +115,7 @@ func TestWorkersThatAreLost(t *testing.T) {
 	for name, lose := range map[string]func(c net.Conn){"silent": func(net.Conn) {}, "gone": func(c net.Conn) { c.Close() }} {
 		for _, others := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, " others ", others), func(t *testing.T) {
-				p, dir := listen(t, 300*time.Millisecond)
+				p, dir := open(t, 300*time.Millisecond)
 				c, err := net.Dial("tcp", p.listen.Addr().String())
 				if err != nil {
 					t.Fatal(err)
@@ -151,7 +150,7 @@ func TestWorkersThatAreLost(t *testing.T) {
 
 // Whoever does not know the token gets nothing.
 func TestStrangersGetNothing(t *testing.T) {
-	p, _ := listen(t, silence)
+	p, _ := open(t, silence)
 	for _, token := range []string{"", "x", p.token + "x"} {
 		c, err := net.Dial("tcp", p.listen.Addr().String())
 		if err != nil {

@@ -69,6 +69,7 @@ func (w *Worker) connection(ctx context.Context, kinds []string, do Do) error {
 	if err != nil {
 		return err
 	}
+	caller := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer c.Close()
@@ -101,7 +102,7 @@ func (w *Worker) connection(ctx context.Context, kinds []string, do Do) error {
 	for {
 		var u Unit
 		if err := receive(c, &u, maxMessage); err != nil {
-			return ctx.Err() // the coordinator has gone: there is no more to do
+			return caller.Err() // the coordinator has gone: there is no more to do
 		}
 		a := answer{Ended: true}
 		said, err := do(ctx, &u, filepath.Join(w.dir, u.File()))
@@ -113,7 +114,7 @@ func (w *Worker) connection(ctx context.Context, kinds []string, do Do) error {
 			os.RemoveAll(filepath.Join(w.dir, u.File()))
 		}
 		if say(a) != nil {
-			return ctx.Err()
+			return caller.Err()
 		}
 	}
 }
