@@ -39,7 +39,7 @@ func help(what string) {
 
 // crew are workers in processes of their own.
 type crew struct {
-	t      *testing.T
+	t      testing.TB
 	run    string
 	size   int
 	cores  int
