@@ -144,15 +144,50 @@ func manyUnits(t *testing.T) *rig {
 	if err := r.dir.WriteManifest(manifest); err != nil {
 		t.Fatal(err)
 	}
+	damage(t, r)
 	return r
+}
+
+// damage spoils records in the middle of one capture, which shows when they are decoded.
+func damage(t *testing.T, r *rig) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(r.dir.Capture(), "*", "*.capture"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no captures: %v", err)
+	}
+	f, err := os.OpenFile(paths[len(paths)-1], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 200), st.Size()/2)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A merge that other processes help with gives the same bytes of everything, whatever their number: the traces, the tables, the account.
 func TestMergeWithWorkersIsTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	r := manyUnits(t)
 	alone := everything(t, r, merge.Options{Workers: 2})
 	if len(alone["trace.pftrace"]) == 0 || len(alone["events/index.json"]) == 0 || !json.Valid(alone["manifest.json"]) {
 		t.Fatalf("the plain merge left %d files", len(alone))
+	}
+	if !strings.Contains(string(alone["manifest.json"]), `"offset": `) {
+		t.Error("the account tells of no damage")
+	}
+	left := filepath.Join(r.dir.Path(), ".merge-killed") // of a coordinator that was killed
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(left, "spill"), nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	for n, cores := range map[int]int{0: 1, 1: 3, 2: 1, 8: 1} {
 		c := &crew{t: t, run: r.dir.Path(), size: n, cores: cores}
@@ -169,6 +204,9 @@ func TestMergeWithWorkersIsTheSame(t *testing.T) {
 
 // Workers that are killed in the middle of their work cost time only, all of them or one.
 func TestWorkersThatAreKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
 	r := manyUnits(t)
 	alone := everything(t, r, merge.Options{Workers: 2})
 	for name, all := range map[string]bool{"pair-*": false, "perfetto-*": true, "json-*": false, "parquet-*": true} {
