@@ -38,8 +38,13 @@ func slurmWorkers(dir *rundir.Dir, cores int, environ map[string]string) (merge.
 	if err != nil {
 		return nil, fmt.Errorf("finding this program's own path: %w", err)
 	}
+	var polite []string // other steps of the job may be at work on its nodes
+	if nice, err := lookUp("nice", environ["PATH"]); err == nil {
+		polite = []string{nice, "-n", "10"}
+	}
 	return func(folder string, ended func()) func() {
-		argv, env := workerStep(srunPath, []string{self, "merge", "--worker=" + folder, "-j", strconv.Itoa(cores), dir.Path()}, nodes, environ)
+		command := append(polite, self, "merge", "--worker="+folder, "-j", strconv.Itoa(cores), dir.Path())
+		argv, env := workerStep(srunPath, command, nodes, environ)
 		cmd := exec.Command(argv[0], argv[1:]...)
 		cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stderr, os.Stderr
 		cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // a key pressed ends the merge, and that its workers
