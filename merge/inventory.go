@@ -317,9 +317,9 @@ type Damage struct {
 
 func damageOf(path string, err error) Damage {
 	d := Damage{File: path, Reason: err.Error()}
-	var told *told
-	if errors.As(err, &told) {
-		return told.damage
+	var seen *seen
+	if errors.As(err, &seen) {
+		return seen.damage
 	}
 	var bad *capture.Error
 	if errors.As(err, &bad) {

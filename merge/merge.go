@@ -38,7 +38,7 @@ type Options struct {
 	Log            hclog.Logger
 	Progress       func(stage string, done, total int64) // called from several goroutines; nil for none
 	Spread         Spread                                // gets other hosts to help; nil: this process does all. The output does not depend on it
-	Helped         func(units map[string]int) // called at the end of a merge that others have helped with: by host, the units of work done; nil for none
+	Helped         func(units map[string]int)            // called at the end of a merge that others have helped with: by host, the units of work done; nil for none
 }
 
 // Memory limits.

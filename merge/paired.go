@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"github.com/sigmatrace/sigmatrace/merge/clock"
 	"github.com/sigmatrace/sigmatrace/merge/pairing"
 	"github.com/sigmatrace/sigmatrace/merge/spill"
 )
@@ -22,6 +23,7 @@ type pairedProcess struct {
 	First, Last, ShownFrom, ShownTo int64
 	From, To                        uint64
 	Problems                        []toldProblem
+	Place                           *clock.Map // once the merge knows it
 }
 
 type toldTotal struct {
@@ -40,19 +42,19 @@ type toldProblem struct {
 	Reason string
 }
 
-// told is an error that another process has seen.
-type told struct {
+// seen is an error that another process has seen.
+type seen struct {
 	text   string
 	damage Damage
 }
 
-func (t *told) Error() string { return t.text }
+func (t *seen) Error() string { return t.text }
 
 // pairedOf tells of a process that has been paired, with the problems that were found in it meanwhile.
 func pairedOf(p *process, problems []error) pairedProcess {
 	x := pairedProcess{
 		Places: spill.Places(p.blocks), Counts: p.counts, Operations: p.operations, Lanes: p.lanes, Shared: p.shared,
-		First: p.first, Last: p.last, ShownFrom: p.shown.from, ShownTo: p.shown.to, From: p.from, To: p.to,
+		First: p.first, Last: p.last, ShownFrom: p.shown.from, ShownTo: p.shown.to, From: p.from, To: p.to, Place: p.place,
 	}
 	for _, t := range p.totals {
 		x.Totals = append(x.Totals, toldTotal{t.object, t.event, t.epoch, t.peer, t.first, t.count, t.bytes})
@@ -75,7 +77,7 @@ func (x *pairedProcess) give(p *process, file *spill.File) {
 	if p.shared == nil {
 		p.shared = map[uint32]bool{}
 	}
-	p.from, p.to = x.From, x.To
+	p.from, p.to, p.place = x.From, x.To, x.Place
 	for _, t := range x.Totals {
 		p.totals = append(p.totals, total{t.Object, t.Event, t.Epoch, t.Peer, t.First, t.Count, t.Bytes})
 	}
@@ -85,6 +87,6 @@ func (x *pairedProcess) give(p *process, file *spill.File) {
 			at := y.At
 			d.Offset = &at
 		}
-		p.problems = append(p.problems, &told{y.Text, d})
+		p.problems = append(p.problems, &seen{y.Text, d})
 	}
 }
