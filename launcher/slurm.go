@@ -38,6 +38,9 @@ func slurmCommand() *cli.Command {
 					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
 					&cli.BoolFlag{Name: "no-ranks", Usage: "its tasks are no ranks but start some"},
 					&cli.BoolFlag{Name: "no-merge", Usage: "there is no time to merge"},
+					&cli.IntFlag{Name: "seconds", Usage: "merge for `N` seconds at most; 0: as the profile says"},
+					&cli.Int64Flag{Name: "memory-mib", Usage: "there are `N` MiB of memory; 0: as the profile says"},
+					&cli.BoolFlag{Name: "allocation", Usage: "the allocation that the step was in goes on"},
 					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
 				Action: slurmEnd},
 		},
@@ -215,16 +218,7 @@ func slurmEnd(c *cli.Context) error {
 	for _, u := range ends.Untraced {
 		warn(os.Stderr, "", "tasks on %s are not traced: %s", u.Node, u.Reason)
 	}
-	s := &session{profile: res, workers: slurmMergeWorkers}
-	switch {
-	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):
-		note(os.Stderr, "merge with: sigmatrace merge %s", quote(dir.Path()))
-	case size > slurmMergeBytes:
-		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: sigmatrace merge %s", profiles.FormatSize(size),
-			profiles.FormatSize(slurmMergeBytes), quote(dir.Path()))
-	default:
-		s.mergeRun(c.Context, dir, true)
-	}
+	mergeStep(c, dir, res, size)
 	return nil
 }
 
@@ -235,12 +229,6 @@ func slurmWorld(tasks int, command []string) int {
 	}
 	return tasks
 }
-
-// What srun's own process merges, and with how much of what may be a login node.
-const (
-	slurmMergeBytes   = 512 << 20
-	slurmMergeWorkers = 2
-)
 
 // captureBytes is the size of a run's captures.
 func captureBytes(dir *rundir.Dir) (int64, error) {

@@ -80,6 +80,26 @@ int sm_job_value(const char *key, char *to, size_t size)
     return 0;
 }
 
+/* The limits of srun's own merge: the profile's, and above it the site's. */
+unsigned sm_merge_seconds(void)
+{
+    char text[32];
+    unsigned long long ns = 60000000000ull;
+    if (!sm_job_value("merge.slurm_time", text, sizeof text))
+        ns = strtoull(text, NULL, 10);
+    unsigned long long seconds = ns / 1000000000 + (ns % 1000000000 != 0);
+    return seconds < sm_site.merge_seconds ? (unsigned)seconds : sm_site.merge_seconds;
+}
+
+int sm_merge_nice(void)
+{
+    char text[32];
+    unsigned long nice = 10;
+    if (!sm_job_value("merge.slurm_nice", text, sizeof text))
+        nice = strtoul(text, NULL, 10);
+    return nice < 19 ? (int)nice : 19;
+}
+
 /* Fills sm_job. */
 int sm_resolve(void)
 {

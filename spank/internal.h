@@ -69,6 +69,8 @@ enum sm_decision sm_decide(void);
 int sm_resolve(void); /* 0, or -1 where the profile was refused, which has been said */
 extern char sm_job[SM_JOB_TEXT];
 int sm_job_value(const char *key, char *to, size_t size);
+unsigned sm_merge_seconds(void);
+int sm_merge_nice(void);
 void sm_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 size_t sm_command_line(char *to, size_t size);
 
@@ -116,6 +118,10 @@ void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const ch
 const char *sm_resolved_check(char *text, size_t n); /* room for an end behind n bytes */
 const char *sm_resolved_read(char *text, size_t size);
 int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong);
+/* batch.c: the end of a batch script. */
+void sm_batch_begin(void);
+int sm_batch_task_init(void);
+void sm_batch_end(spank_t sp, const struct sm_user *u, const char *run, int killed);
 
 #define SM_UNTRUSTED 125 /* status of a command that was not run, since anybody can write it */
 

@@ -8,12 +8,14 @@
 #include <unistd.h>
 
 #define BEGIN_SECONDS 20
+#define END_SECONDS 10 /* to close a run, beside its merge, which ends itself in time */
 
 static enum sm_decision decision;
 static struct sm_step step; /* the run, where srun made one */
 static uint32_t tasks;
 static int components;    /* of a heterogeneous step, several */
 static char place[SM_STEP_TEXT]; /* the step's text for those */
+static int allocation;    /* the step is in one that goes on */
 static int without_ranks; /* what the step starts are no ranks: an MPI's daemons, a shell */
 
 static void tell_nodes(const char *what)
@@ -68,6 +70,7 @@ static void tell_components(void)
 int sm_local_post_opt(spank_t sp)
 {
     (void)sp;
+    allocation = getenv("SLURM_JOB_ID") != NULL; /* before srun has one of its own */
     sm_options_hint();
     decision = sm_decide();
     if (decision == SM_ON && !sm_job[0] && sm_resolve()) {
@@ -151,14 +154,22 @@ int sm_local_exit(spank_t sp)
     (void)sp;
     if (!step.run[0])
         return 0;
-    char count[16], out[256], *argv[16];
+    char count[16], seconds[16], out[256], *argv[24];
     int n = 0;
+    unsigned limit = sm_merge_seconds();
     snprintf(count, sizeof count, "%u", components ? 0 : tasks);
+    snprintf(seconds, sizeof seconds, "%u", limit);
     argv[n++] = sm_site.command;
     argv[n++] = "slurm";
     argv[n++] = "end";
     argv[n++] = "--tasks";
     argv[n++] = count;
+    argv[n++] = "--seconds";
+    argv[n++] = seconds;
+    if (limit == 0)
+        argv[n++] = "--no-merge";
+    if (allocation)
+        argv[n++] = "--allocation";
     if (without_ranks)
         argv[n++] = "--no-ranks";
     if (without_ranks || !sm_ask.here)
@@ -166,8 +177,8 @@ int sm_local_exit(spank_t sp)
     argv[n++] = "--";
     argv[n++] = step.run;
     argv[n] = NULL;
-    struct sm_command c = {.argv = argv, .envp = environ, .seconds = sm_site.merge_seconds, .nice = 10, .out = out, .out_size = sizeof out};
-    if (sm_site.merge_seconds == 0 || sm_run(&c) != 0) {
+    struct sm_command c = {.argv = argv, .envp = environ, .seconds = limit + END_SECONDS, .nice = sm_merge_nice(), .out = out, .out_size = sizeof out};
+    if (sm_run(&c) != 0) {
         sm_say("warning", "%s is not merged", step.run);
         sm_say("hint", "sigmatrace merge %s", step.run);
     }

@@ -13,8 +13,6 @@
 
 #define BEGIN_SECONDS 10
 #define WRITE_SECONDS 2
-#define MERGE_SECONDS 20 /* at most: a step that has not ended 60 s after it was told to costs the node (UnkillableStepTimeout) */
-#define CLOSE_SECONDS 5
 #define SKEW_SECONDS 600 /* by which the clocks of srun's host and of the file system may differ */
 
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */
@@ -198,6 +196,8 @@ int sm_remote_user_init(spank_t sp)
         wrong = set_environment(sp);
     if (!wrong && batch && spank_setenv(sp, SM_STEP_VARIABLE, text, 1))
         wrong = "its environment cannot be changed";
+    if (!wrong && batch)
+        sm_batch_begin();
     if (wrong)
         untraced(sp, wrong);
     else {
@@ -205,19 +205,6 @@ int sm_remote_user_init(spank_t sp)
         sm_clock_begin(&u, step.run, node);
     }
     return 0;
-}
-
-/* Closes and merges the run of a batch script. One that was ended by a signal may have no time left for a merge. */
-static void end_batch(const struct sm_user *u, int killed)
-{
-    unsigned seconds = killed ? CLOSE_SECONDS : sm_site.merge_seconds < MERGE_SECONDS ? sm_site.merge_seconds : MERGE_SECONDS;
-    char out[256], errors[512];
-    char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", killed ? "--no-merge" : "--no-merge=false", "--", step.run, NULL};
-    char *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = seconds, .nice = 10, .out = out, .out_size = sizeof out,
-                           .errors = errors, .errors_size = sizeof errors};
-    if (seconds == 0 || sm_run(&c) != 0)
-        slurm_info("sigmatrace: %s is not merged", step.run);
 }
 
 int sm_remote_task_exit(spank_t sp)
@@ -238,6 +225,6 @@ int sm_remote_task_exit(spank_t sp)
     if (!hangs)
         sm_clock_end(sp, &u, step.run, node);
     if (step_id == SLURM_BATCH_SCRIPT && !hangs)
-        end_batch(&u, WIFSIGNALED(status));
+        sm_batch_end(sp, &u, step.run, WIFSIGNALED(status));
     return 0;
 }
