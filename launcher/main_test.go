@@ -46,7 +46,7 @@ func (a answer) Complete() bool      { return a == "complete" }
 func (a answer) Summary(w io.Writer) { fmt.Fprintf(w, "summary: %s\n", string(a)) }
 
 // answeringMerger stands in for the merge package: it checks what it is given, writes a trace, and answers what MERGE says.
-func answeringMerger(_ context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
+func answeringMerger(ctx context.Context, dir *rundir.Dir, o mergeOptions) (mergeInfo, error) {
 	m, err := dir.ReadManifest()
 	if err != nil {
 		return nil, err
@@ -56,6 +56,10 @@ func answeringMerger(_ context.Context, dir *rundir.Dir, o mergeOptions) (mergeI
 	}
 	if os.Getenv("MERGE") == "fails" {
 		return nil, errors.New("no captures")
+	}
+	if os.Getenv("MERGE") == "slow" {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	text := fmt.Sprintf("memory %d, exports %q\n", o.Memory, o.Exports)
 	return answer(os.Getenv("MERGE")), os.WriteFile(dir.Trace(), []byte(text), 0o600)

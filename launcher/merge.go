@@ -22,7 +22,7 @@ func init() {
 		p := newProgressLine(os.Stderr)
 		defer p.end()
 		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show, AtEnd: true,
-			ClockSource: o.Clock.Source, ClockWarnAbove: o.Clock.WarnAbove, ClockRepair: o.Clock.Repair}
+			ClockSource: o.Clock.Source, ClockWarnAbove: o.Clock.WarnAbove, ClockRepair: o.Clock.Repair, Spread: o.Spread, Helped: tellHelpers}
 		options.LimitMemory()
 		info, err := merge.Run(ctx, dir, options)
 		if err != nil {
@@ -44,12 +44,15 @@ func mergeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "merge",
 		Usage:     "merge a run's captures into trace and matrices",
-		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--clock SOURCE] [--clock-repair] [--exports LIST] [--json] RUN",
+		UsageText: "sigmatrace merge [-j N] [--memory SIZE] [--clock SOURCE] [--clock-repair] [--exports LIST] [--slurm] [--json] RUN",
 		Description: "Merges what captures there are: of a run that has ended, was killed, or still goes on. Captures are never changed, and a merge can be\n" +
-			"repeated at any time. What no option says is as the run's profile says. The exit status is 3 where the trace is incomplete.",
+			"repeated at any time. What no option says is as the run's profile says. The exit status is 3 where the trace is incomplete.\n" +
+			"With --slurm, inside an allocation, a job step over its nodes does the work; what it writes is the same.",
 		ArgsUsage: "RUN",
 		Flags: append(mergeFlags(),
 			&cli.StringFlag{Name: "exports", Usage: "write `LIST`: " + strings.Join(exportNames(), ", ")},
+			&cli.BoolFlag{Name: "slurm", Usage: "let all nodes of this Slurm allocation help"},
+			&cli.StringFlag{Name: "worker", Usage: "help the merge that has made `FOLDER`", Hidden: true},
 			&cli.BoolFlag{Name: "json", Usage: "print the run's account as JSON"}),
 		Action: runMerge,
 	}
@@ -130,8 +133,14 @@ func interruptible(c *cli.Context) (context.Context, context.CancelFunc) {
 }
 
 func runMerge(c *cli.Context) error {
+	if c.IsSet("worker") {
+		return helpMerge(c)
+	}
 	dir, o, err := mergeInput(c)
 	if err != nil {
+		return err
+	}
+	if o.Spread, err = spreadOf(c, dir); err != nil {
 		return err
 	}
 	exports, err := ofRun(c, dir, "exports", "merge.exports", strings.Join(merge.DefaultExports, ","))
@@ -147,7 +156,7 @@ func runMerge(c *cli.Context) error {
 	ctx, stop := interruptible(c)
 	defer stop()
 	p := newProgressLine(os.Stderr)
-	o.Progress = p.show
+	o.Progress, o.Helped = p.show, tellHelpers
 	info, err := merge.Run(ctx, dir, o)
 	p.end()
 	if err != nil {

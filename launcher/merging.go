@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 
+	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +27,7 @@ type mergeOptions struct {
 	Workers int   // cores, 0: all
 	Exports []string
 	Clock   clockOptions
+	Spread  merge.Spread // gets other hosts to help; nil for none
 }
 
 // merger merges the captures of a run directory. It is nil in a build without the merge package.
@@ -33,16 +36,17 @@ var merger func(context.Context, *rundir.Dir, mergeOptions) (mergeInfo, error)
 // mergeRun merges, prints the summary and the paths to open, and returns whether the trace is complete. SIGINT and SIGTERM end the
 // merge; the captures stay, as they do where not all have come home.
 func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool {
-	again := "merge with: sigmatrace merge " + quote(dir.Path())
+	again := "merge with: " + cmp.Or(s.again, "sigmatrace merge "+quote(dir.Path()))
 	if merger == nil {
 		warn(os.Stderr, "captures: "+dir.Capture(), "not merged: this build has no merger")
 		return false
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	info, err := merger(ctx, dir, mergeOptions{Memory: s.profile.Size("merge.memory"), Workers: s.workers, Exports: s.profile.List("merge.exports"), Clock: clockOf(s.profile)})
+	info, err := merger(ctx, dir, mergeOptions{Memory: cmp.Or(s.mergeMemory, s.profile.Size("merge.memory")), Workers: s.workers, Exports: s.profile.List("merge.exports"),
+		Clock: clockOf(s.profile), Spread: s.spread})
 	if err != nil {
-		warn(os.Stderr, again, "merging %s: %v", dir.Path(), err)
+		warn(os.Stderr, again, "merging %s: %v", dir.Path(), timedOut(ctx, err))
 		return false
 	}
 	info.Summary(os.Stderr)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/profiles"
 	"github.com/urfave/cli/v2"
@@ -16,18 +17,21 @@ import (
 
 // session is one launch.
 type session struct {
-	cmd      *command
-	dialect  *dialect
-	profile  *profiles.Resolved
-	world    int // expected ranks, 0: not known
-	inject   injection
-	start    time.Time
-	facts    *profiles.Facts
-	explicit string // -o
-	dryRun   bool
-	merge    bool
-	strict   bool // --require-complete
-	workers  int  // of the merge, 0: all cores
+	cmd         *command
+	dialect     *dialect
+	profile     *profiles.Resolved
+	world       int // expected ranks, 0: not known
+	inject      injection
+	start       time.Time
+	facts       *profiles.Facts
+	explicit    string // -o
+	dryRun      bool
+	merge       bool
+	strict      bool         // --require-complete
+	workers     int          // of the merge, 0: all cores
+	mergeMemory int64        // of the merge, 0: as the profile says
+	again       string       // the command that does a merge again which failed; "": the plain one
+	spread      merge.Spread // of the merge, nil: this process alone
 }
 
 func newSession(c *cli.Context, cmd *command, req profiles.Request) (*session, error) {

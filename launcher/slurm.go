@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
@@ -26,17 +27,21 @@ func slurmCommand() *cli.Command {
 			{Name: "begin", Usage: "make the run directory of a step, and print what its nodes need", ArgsUsage: "-- COMMAND...",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "job", Usage: "the step is of job `ID`"},
-					&cli.BoolFlag{Name: "exact", Usage: "take no other name than that of job and step"},
+					&cli.StringFlag{Name: "place", Usage: "the run is where `TEXT` says, which the nodes were told before"},
 					&cli.StringFlag{Name: "step", Usage: "the step's number, or its `NAME`"},
 					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
 					&cli.StringFlag{Name: "libdir", Usage: "the recorder is in `DIR`"}},
 				Action: slurmBegin},
 			slurmNodeCommand(),
+			{Name: "place", Usage: "print where nodes find a step's run by the numbers of job and step", Action: slurmPlace},
 			{Name: "end", Usage: "close the run of a step and merge it", ArgsUsage: "RUN",
 				Flags: []cli.Flag{
 					&cli.IntFlag{Name: "tasks", Usage: "the step had `N` tasks; 0: as its nodes say"},
 					&cli.BoolFlag{Name: "no-ranks", Usage: "its tasks are no ranks but start some"},
 					&cli.BoolFlag{Name: "no-merge", Usage: "there is no time to merge"},
+					&cli.IntFlag{Name: "seconds", Usage: "merge for `N` seconds at most; 0: as the profile says"},
+					&cli.Int64Flag{Name: "memory-mib", Usage: "there are `N` MiB of memory; 0: as the profile says"},
+					&cli.BoolFlag{Name: "allocation", Usage: "the allocation that the step was in goes on"},
 					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
 				Action: slurmEnd},
 		},
@@ -57,6 +62,9 @@ func resolveForJob(c *cli.Context) error {
 		switch {
 		case err != nil:
 			warn(c.App.ErrWriter, "", "%s: %v", jobVariable, err)
+		case c.Bool("site-only"): // by a site that trusts no text
+			carried.Set = slices.DeleteFunc(carried.Set, func(set string) bool { return !strings.HasPrefix(set, "output.directory=") })
+			req.Set = append(carried.Set, req.Set...)
 		case carried.Asked == name && len(req.Set) == 0:
 			_, err := fmt.Fprintln(c.App.Writer, text)
 			return err
@@ -65,6 +73,9 @@ func resolveForJob(c *cli.Context) error {
 		}
 	}
 	if dir := c.String("site-profiles"); dir != "" {
+		if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o002 != 0 {
+			return fmt.Errorf("the site's profiles in %s are not read: anybody can write there", dir)
+		}
 		req.Search.Dirs[len(req.Search.Dirs)-1] = dir
 	}
 	if c.Bool("site-only") {
@@ -112,18 +123,11 @@ func slurmBegin(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	base, err := facts.Expand(res.Text("output.directory"))
-	if err == nil {
-		base, err = filepath.Abs(base) // a site's own text may leave it to each job's working directory
-	}
-	if err != nil {
-		return fmt.Errorf("output.directory: %w", err)
-	}
 	var dir *rundir.Dir
-	if c.Bool("exact") { // as its nodes find it
-		dir, err = rundir.Create(filepath.Join(base, fmt.Sprintf("sigmatrace-%s.%s", facts.Job, facts.Step)))
+	if text := c.String("place"); text != "" {
+		dir, err = createPlaced(text, facts)
 	} else {
-		dir, err = rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, start, facts.PID))
+		dir, err = createGenerated(res, facts, getenv)
 	}
 	if err != nil {
 		return err
@@ -151,6 +155,18 @@ func slurmBegin(c *cli.Context) error {
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "1;%s;%s\n", res.Text("providers"), dir.Path())
 	return err
+}
+
+// createGenerated makes a run directory of a name that none has.
+func createGenerated(res *profiles.Resolved, facts *profiles.Facts, getenv func(string) string) (*rundir.Dir, error) {
+	base, err := facts.Expand(res.Text("output.directory"))
+	if err == nil {
+		base, err = filepath.Abs(base) // a site's own text may leave it to each job's working directory
+	}
+	if err != nil {
+		return nil, fmt.Errorf("output.directory: %w", err)
+	}
+	return rundir.CreateNamed(base, rundir.GeneratedName(getenv, facts.Host, facts.Time, facts.PID))
 }
 
 // slurmEnd closes the manifest by what the nodes wrote of the tasks' ends, and merges what is small enough.
@@ -215,16 +231,7 @@ func slurmEnd(c *cli.Context) error {
 	for _, u := range ends.Untraced {
 		warn(os.Stderr, "", "tasks on %s are not traced: %s", u.Node, u.Reason)
 	}
-	s := &session{profile: res, workers: slurmMergeWorkers}
-	switch {
-	case c.Bool("no-merge") || !res.Bool("merge.at_job_end"):
-		note(os.Stderr, "merge with: sigmatrace merge %s", quote(dir.Path()))
-	case size > slurmMergeBytes:
-		note(os.Stderr, "captures of %s are more than srun merges (%s); merge with: sigmatrace merge %s", profiles.FormatSize(size),
-			profiles.FormatSize(slurmMergeBytes), quote(dir.Path()))
-	default:
-		s.mergeRun(c.Context, dir, unpack(c.Context, os.Stderr, dir) && home)
-	}
+	mergeStep(c, dir, res, size, home)
 	return nil
 }
 
@@ -235,12 +242,6 @@ func slurmWorld(tasks int, command []string) int {
 	}
 	return tasks
 }
-
-// What srun's own process merges, and with how much of what may be a login node.
-const (
-	slurmMergeBytes   = 512 << 20
-	slurmMergeWorkers = 2
-)
 
 // captureBytes is the size of a run's captures.
 func captureBytes(dir *rundir.Dir) (int64, error) {

@@ -317,6 +317,10 @@ type Damage struct {
 
 func damageOf(path string, err error) Damage {
 	d := Damage{File: path, Reason: err.Error()}
+	var seen *seen
+	if errors.As(err, &seen) {
+		return seen.damage
+	}
 	var bad *capture.Error
 	if errors.As(err, &bad) {
 		d.File, d.Offset = bad.Path, &bad.Offset

@@ -25,6 +25,10 @@ func TestMain(m *testing.M) {
 		mergeAndTell(path)
 		return
 	}
+	if what := os.Getenv(workerChild); what != "" {
+		help(what)
+		return
+	}
 	os.Exit(m.Run())
 }
 

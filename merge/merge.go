@@ -9,7 +9,6 @@ package merge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
@@ -18,7 +17,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/match"
@@ -39,6 +37,8 @@ type Options struct {
 	TempDir        string        // for the temporary file; "" means the run directory
 	Log            hclog.Logger
 	Progress       func(stage string, done, total int64) // called from several goroutines; nil for none
+	Spread         Spread                                // gets other hosts to help; nil: this process does all. The output does not depend on it
+	Helped         func(units map[string]int)            // called at the end of a merge that others have helped with: by host, the units of work done; nil for none
 }
 
 // Memory limits.
@@ -87,6 +87,9 @@ func (o *Options) fill() {
 	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
+	}
+	if o.Helped == nil {
+		o.Helped = func(map[string]int) {}
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, int64, int64) {}
@@ -146,6 +149,7 @@ type Merged struct {
 	matrix *Matrix
 	epochs *epochs
 	file   *spill.File
+	spread *spreading // nil: this process does all
 	opts   Options
 	unused func() // tells that the run is no longer read
 }
@@ -159,7 +163,9 @@ func (m *Merged) Matrix() *Matrix { return m.matrix }
 // Close frees the temporary file.
 func (m *Merged) Close() error {
 	m.unused()
-	return m.file.Close()
+	err := m.file.Close()
+	m.spread.close()
+	return err
 }
 
 // LimitMemory makes Go's soft memory limit that of the options, for programs that do nothing but merge: without it, what the garbage
@@ -182,7 +188,7 @@ func Open(ctx context.Context, dir *rundir.Dir, o Options) (*Merged, error) {
 	unused := dir.Use()
 	m, err := openIn(ctx, dir, manifest, o)
 	if o.TempDir == "" && errors.Is(err, syscall.ENOSPC) { // the run's disk is full: what became of the run can be told all the same
-		o.TempDir = os.TempDir()
+		o.TempDir, o.Spread = os.TempDir(), nil
 		m, err = openIn(ctx, dir, manifest, o)
 	}
 	if err != nil {
@@ -194,13 +200,17 @@ func Open(ctx context.Context, dir *rundir.Dir, o Options) (*Merged, error) {
 }
 
 func openIn(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, o Options) (*Merged, error) {
-	file, err := tempFile(dir, o.TempDir)
-	if err != nil {
-		return nil, err
+	sp, file := newSpreading(dir, &o)
+	if sp == nil {
+		var err error
+		if file, err = tempFile(dir, o.TempDir); err != nil {
+			return nil, err
+		}
 	}
-	m, err := open(ctx, dir, manifest, file, o)
+	m, err := open(ctx, dir, manifest, file, sp, o)
 	if err != nil {
 		file.Close()
+		sp.close()
 		return nil, err
 	}
 	return m, nil
@@ -218,7 +228,7 @@ func tempFile(dir *rundir.Dir, place string) (*spill.File, error) {
 	return f, err
 }
 
-func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file *spill.File, o Options) (*Merged, error) {
+func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file *spill.File, sp *spreading, o Options) (*Merged, error) {
 	cat := catalogue.Default
 	b := o.budget()
 	in, err := takeInventory(ctx, dir, manifest, cat, &o)
@@ -233,18 +243,14 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 
 	halves := match.NewHalves(file, b.sort)
 	blockOps := blockSize(len(in.processes))
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(b.workers)
 	progress := newProgress(o.Progress, StagePairing, in.bytes())
-	for _, p := range in.processes {
-		group.Go(func() error {
-			if err := p.pair(gctx, top, cat, file, halves, blockOps, b.outstanding, progress); err != nil {
-				return fmt.Errorf("merging %s: %w", p.path, err)
-			}
-			return nil
-		})
+	ps := &pass{in: in, top: top, cat: cat, file: file, halves: halves, blockOps: blockOps, outstanding: b.outstanding, progress: progress}
+	if sp != nil {
+		err = sp.pair(ctx, ps, b.workers)
+	} else {
+		err = ps.pairAll(ctx, b.workers)
 	}
-	if err := group.Wait(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	progress.end()
@@ -270,8 +276,11 @@ func open(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, file 
 	if err != nil {
 		return nil, err
 	}
-	m := &Merged{dir: dir, file: file, opts: o}
-	m.Source = newSource(dir.Name(), in, top, cat, file, flows, b.partitions)
+	if err := sp.ready(file, in, flows); err != nil {
+		return nil, err
+	}
+	m := &Merged{dir: dir, file: file, spread: sp, opts: o}
+	m.Source = newSource(dir.Name(), in, top, cat, flows, b.partitions)
 	m.epochs = in.epochs(cat)
 	m.matrix = newMatrix(dir.Name(), in, top, cat, m.epochs)
 	m.info = newInfo(dir.Name(), in, cat, summary, m.Source.Run(), m.epochs)

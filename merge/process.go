@@ -3,7 +3,10 @@ package merge
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -35,6 +38,34 @@ type total struct {
 	first  uint64 // ticks
 	count  uint64
 	bytes  uint64
+}
+
+// pass is what pairing needs beside a process.
+type pass struct {
+	in                    *inventory
+	top                   *topology.Map
+	cat                   *catalogue.Catalogue
+	file                  *spill.File
+	halves                *match.Halves
+	blockOps, outstanding int
+	progress              *progress
+}
+
+// pairAll pairs all processes here.
+func (ps *pass) pairAll(ctx context.Context, workers int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	for _, p := range ps.in.processes {
+		group.Go(func() error { return ps.pair(ctx, p) })
+	}
+	return group.Wait()
+}
+
+func (ps *pass) pair(ctx context.Context, p *process) error {
+	if err := p.pair(ctx, ps.top, ps.cat, ps.file, ps.halves, ps.blockOps, ps.outstanding, ps.progress); err != nil {
+		return fmt.Errorf("merging %s: %w", p.path, err)
+	}
+	return nil
 }
 
 // pair decodes a capture and makes its operations.

@@ -69,7 +69,6 @@ type Source struct {
 	run   ops.Run
 	top   *topology.Map
 	cat   *catalogue.Catalogue
-	file  *spill.File
 	flows *spill.Sorted[match.Result, *match.Result]
 	base  []uint32 // of each process's endpoints in run.Endpoints
 	cuts  []place  // where partitions begin
@@ -81,8 +80,8 @@ type Source struct {
 // Run describes the run.
 func (s *Source) Run() *ops.Run { return &s.run }
 
-func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, file *spill.File, flows *spill.Sorted[match.Result, *match.Result], workers int) *Source {
-	s := &Source{top: top, cat: cat, file: file, flows: flows, slots: make(chan struct{}, workers)}
+func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, flows *spill.Sorted[match.Result, *match.Result], workers int) *Source {
+	s := &Source{top: top, cat: cat, flows: flows, slots: make(chan struct{}, workers)}
 	s.run.Name = name
 	var blocks []blockRef
 	for i, p := range in.processes {
@@ -199,7 +198,7 @@ func (b *blockStream) Next(op *ops.Op) (bool, error) {
 		if n := len(b.w.readers); n > 0 {
 			b.reader, b.w.readers = b.w.readers[n-1], b.w.readers[:n-1]
 		} else {
-			b.reader = spill.NewReader(b.s.file, b.s.cat)
+			b.reader = spill.NewReader(b.s.cat)
 		}
 		if err := b.reader.Open(b.b.block); err != nil {
 			return false, err

@@ -44,6 +44,10 @@ merge.at_job_end=true
 merge.exports=perfetto,matrix
 merge.memory=1073741824
 merge.keep_captures=true
+merge.slurm_bytes=536870912
+merge.slurm_time=60000000000ns
+merge.slurm_workers=2
+merge.slurm_nice=10
 output.directory=.
 `
 
@@ -105,7 +109,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 36 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 40 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // DefaultProfile is used when nobody names one.
@@ -272,6 +273,24 @@ func (res *Resolved) Size(key string) int64 {
 
 // Bool returns the value of a Bool key.
 func (res *Resolved) Bool(key string) bool { return res.Text(key) == "true" }
+
+// Duration returns the value of a Duration key.
+func (res *Resolved) Duration(key string) time.Duration {
+	d, err := parseDuration(res.Text(key))
+	if err != nil {
+		panic(fmt.Sprintf("profiles: %s is not a duration key", key)) // every Duration value went through Canonical
+	}
+	return d
+}
+
+// Number returns the value of a Number key.
+func (res *Resolved) Number(key string) int {
+	n, err := strconv.Atoi(res.Text(key))
+	if err != nil {
+		panic(fmt.Sprintf("profiles: %s is not a number key", key)) // every Number value went through Canonical
+	}
+	return n
+}
 
 // List returns the value of a List key.
 func (res *Resolved) List(key string) []string {

@@ -59,9 +59,19 @@ func (s Search) Find(arg string) (*File, error) {
 	f, err := s.findAfter(arg, -1)
 	if errors.Is(err, fs.ErrNotExist) {
 		names := s.names()
-		return nil, &Problem{What: fmt.Sprintf("unknown profile %q", arg), Valid: names, Nearest: Nearest(arg, names)}
+		return nil, &Problem{What: fmt.Sprintf("unknown profile %q%s", arg, s.unreadable()), Valid: names, Nearest: Nearest(arg, names)}
 	}
 	return f, err
+}
+
+// unreadable says which directories were not looked through, " (DIR cannot be read)".
+func (s Search) unreadable() string {
+	for _, dir := range s.Dirs {
+		if _, err := os.ReadDir(dir); errors.Is(err, fs.ErrPermission) {
+			return fmt.Sprintf(" (%s cannot be read)", dir)
+		}
+	}
+	return ""
 }
 
 // findAfter looks for name in the directories behind index after (-1: in all), then among the built-in ones.

@@ -1,5 +1,5 @@
 # The Slurm plugin, for the Slurm whose spank.h is installed: Slurm takes plugins of its own major.minor only.
-SPANK_SRC := $(addprefix spank/,plugin.c site.c options.c client.c local.c allocator.c remote.c collect.c step.c command.c joblog.c clock.c resolved.c)
+SPANK_SRC := $(addprefix spank/,plugin.c site.c options.c client.c local.c allocator.c remote.c collect.c step.c command.c joblog.c clock.c resolved.c commandline.c trust.c batch.c)
 SLURM_INCLUDE ?= /usr/include
 
 ifneq ($(wildcard $(SLURM_INCLUDE)/slurm/spank.h),)

@@ -55,6 +55,8 @@ enum sm_decision sm_decide(void)
             sm_say("warning", "nothing is traced: %s", sm_site.bad ? "sigmatrace's line in plugstack.conf is wrong" : "this cluster has switched tracing off");
         return SM_OFF;
     }
+    if (sm_site.locked && a->here && a->profile[0] && strcmp(a->profile, sm_site.profile))
+        sm_say("warning", "--sigmatrace=%s is passed over: this cluster has one profile for all, %s", a->profile, sm_site.profile[0] ? sm_site.profile : "simple");
     return SM_ON;
 }
 
@@ -76,6 +78,26 @@ int sm_job_value(const char *key, char *to, size_t size)
     }
     to[used] = 0;
     return 0;
+}
+
+/* The limits of srun's own merge: the profile's, and above it the site's. */
+unsigned sm_merge_seconds(void)
+{
+    char text[32];
+    unsigned long long ns = 60000000000ull;
+    if (!sm_job_value("merge.slurm_time", text, sizeof text))
+        ns = strtoull(text, NULL, 10);
+    unsigned long long seconds = ns / 1000000000 + (ns % 1000000000 != 0);
+    return seconds < sm_site.merge_seconds ? (unsigned)seconds : sm_site.merge_seconds;
+}
+
+int sm_merge_nice(void)
+{
+    char text[32];
+    unsigned long nice = 10;
+    if (!sm_job_value("merge.slurm_nice", text, sizeof text))
+        nice = strtoul(text, NULL, 10);
+    return nice < 19 ? (int)nice : 19;
 }
 
 /* Fills sm_job. */
@@ -119,6 +141,8 @@ int sm_resolve(void)
         return 0;
     }
     sm_job[0] = 0;
+    if (status == SM_UNTRUSTED)
+        sm_say("error", "%s is not run: anybody can write it, or a directory on the way to it", s->command);
     if (status < 0 || status == 127)
         sm_say("error", "%s could not be run, or not within %d s", s->command, RESOLVE_SECONDS);
     return -1;

@@ -108,6 +108,8 @@ static void child(const struct sm_command *c, int out, int errors)
     if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || (errors >= 0 && dup2(errors, 2) < 0))
         _exit(126);
     close_rest();
+    if (!sm_trusted(c->argv[0]))
+        _exit(SM_UNTRUSTED);
     if (c->nice)
         setpriority(PRIO_PROCESS, 0, c->nice);
     execve(c->argv[0], c->argv, c->envp);

@@ -69,13 +69,20 @@ enum sm_decision sm_decide(void);
 int sm_resolve(void); /* 0, or -1 where the profile was refused, which has been said */
 extern char sm_job[SM_JOB_TEXT];
 int sm_job_value(const char *key, char *to, size_t size);
+unsigned sm_merge_seconds(void);
+int sm_merge_nice(void);
 void sm_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 size_t sm_command_line(char *to, size_t size);
 
-/* step.c: the step's text, "1;PROVIDERS;RUN" or "1;PROVIDERS;@DIRECTORY". */
+/* commandline.c */
+int sm_has_components(void);
+int sm_launched(void);
+
+/* step.c: the step's text, "1;PROVIDERS;RUN", or "1;PROVIDERS;@SECONDS RUN" without the blank and with placeholders. */
 struct sm_step {
     char providers[256], run[PATH_MAX];
-    int named; /* run is the directory in which the run has the name of its job and step */
+    int named;     /* run has placeholders for the numbers of job and step */
+    int64_t since; /* and was made after this time, or is another's of the same name */
 };
 const char *sm_step_parse(const char *text, struct sm_step *step); /* NULL, or what is wrong with it */
 const char *sm_step_name(struct sm_step *step, const char *job, const char *id);
@@ -112,6 +119,15 @@ void sm_clock_end(spank_t sp, const struct sm_user *u, const char *run, const ch
 const char *sm_resolved_check(char *text, size_t n); /* room for an end behind n bytes */
 const char *sm_resolved_read(char *text, size_t size);
 int sm_resolved_bring(spank_t sp, const struct sm_user *u, const char **wrong);
+/* batch.c: the end of a batch script. */
+void sm_batch_begin(void);
+int sm_batch_task_init(void);
+void sm_batch_end(spank_t sp, const struct sm_user *u, const char *run, int killed);
+
+#define SM_UNTRUSTED 125 /* status of a command that was not run, since anybody can write it */
+
+/* trust.c */
+int sm_trusted(const char *path);
 
 /* collect.c: captures that are on the node while its tasks run. */
 void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step *step, uint32_t id, const char *host);

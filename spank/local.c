@@ -8,58 +8,15 @@
 #include <unistd.h>
 
 #define BEGIN_SECONDS 20
+#define END_SECONDS 10 /* to close a run, beside its merge, which ends itself in time */
 
 static enum sm_decision decision;
 static struct sm_step step; /* the run, where srun made one */
 static uint32_t tasks;
 static int components;    /* of a heterogeneous step, several */
+static char place[SM_STEP_TEXT]; /* the step's text for those */
+static int allocation;    /* the step is in one that goes on */
 static int without_ranks; /* what the step starts are no ranks: an MPI's daemons, a shell */
-
-/* Whether the command line has several components. */
-static int has_components(void)
-{
-    char text[65536];
-    size_t n = sm_command_line(text, sizeof text);
-    return memmem(text, n + 1, "\0:\0", 3) != NULL;
-}
-
-/* Slurm calls local_user_init for one component, any, and gives what it sets to that one only. All get what is set here, where the job has no
- * number yet: the directory in which each node finds the run by the numbers that its tasks have. */
-static void tell_components(void)
-{
-    struct sm_step s;
-    char text[SM_STEP_TEXT];
-    if (sm_job_value("providers", s.providers, sizeof s.providers) || sm_job_value("output.directory", s.run, sizeof s.run) || strchr(s.run, '%')) {
-        sm_say("warning", "nothing is traced: the run of a heterogeneous step needs a directory without placeholders");
-        decision = SM_OFF;
-        return;
-    }
-    snprintf(text, sizeof text, "1;%s;@%s", s.providers, s.run);
-    setenv(SM_STEP_VARIABLE, text, 1);
-}
-
-int sm_local_post_opt(spank_t sp)
-{
-    (void)sp;
-    sm_options_hint();
-    decision = sm_decide();
-    if (decision == SM_ON && !sm_job[0] && sm_resolve()) {
-        sm_say("warning", "nothing is traced");
-        decision = SM_OFF;
-    }
-    components = decision == SM_ON && has_components();
-    if (components)
-        tell_components();
-    return 0;
-}
-
-/* `sigmatrace launch` has given the tasks a run already, by --export. */
-static int launched(void)
-{
-    char text[65536];
-    size_t n = sm_command_line(text, sizeof text);
-    return memmem(text, n, "SIGMATRACE_CONFIG=", 18) != NULL;
-}
 
 static void tell_nodes(const char *what)
 {
@@ -67,46 +24,93 @@ static void tell_nodes(const char *what)
         sm_say("warning", "nothing is traced: no memory");
 }
 
-static int begin(uint32_t job, uint32_t id, char **argv, int argc)
+/* Runs a command of ours with the job's text in its environment. 0: its first line is in out. */
+static int ask(char *const *argv, char *out, size_t size)
 {
-    char number[16], name[16], world[16], out[SM_STEP_TEXT], *variable = NULL;
-    char **line = calloc((size_t)argc + 16, sizeof *line), **envp = NULL;
-    size_t n = 0, variables = 0;
-    int made = 0;
+    char *variable = NULL, **envp = NULL;
+    size_t variables = 0;
+    int status = -1;
     while (environ[variables])
         variables++;
     envp = calloc(variables + 2, sizeof *envp);
-    if (!line || !envp || asprintf(&variable, SM_JOB_VARIABLE "=%s", sm_job) < 0)
+    if (!envp || asprintf(&variable, SM_JOB_VARIABLE "=%s", sm_job) < 0)
         goto done;
     envp[0] = variable;
     for (size_t i = 0, to = 1; i < variables; i++)
         if (strncmp(environ[i], SM_JOB_VARIABLE "=", sizeof SM_JOB_VARIABLE))
             envp[to++] = environ[i];
-    const char *leader = components ? getenv("SLURM_JOB_ID") : NULL;
+    struct sm_command c = {.argv = argv, .envp = envp, .seconds = BEGIN_SECONDS, .out = out, .out_size = size};
+    status = sm_run(&c);
+    out[strcspn(out, "\n")] = 0;
+done:
+    free(envp);
+    free(variable);
+    return status;
+}
+
+/* Slurm calls local_user_init for one component, any, and gives what it sets to that one only. All get what is set here, where a step has no
+ * number yet and a job may have none: where each node finds the run by the numbers that its tasks have. */
+static void tell_components(void)
+{
+    char *argv[] = {sm_site.command, "slurm", "place", NULL};
+    int there = getenv(SM_STEP_VARIABLE) != NULL;
+    if (sm_launched()) {
+        if (there)
+            tell_nodes(SM_STEP_NONE);
+        return;
+    }
+    if (decision == SM_ON && (ask(argv, place, sizeof place) || sm_step_parse(place, &step))) {
+        sm_say("warning", "nothing is traced: there is no place for the run of a heterogeneous step");
+        decision = SM_OFF;
+    }
+    step.run[0] = 0; /* there is none yet */
+    tell_nodes(decision == SM_ON ? place : SM_STEP_OFF);
+}
+
+int sm_local_post_opt(spank_t sp)
+{
+    (void)sp;
+    allocation = getenv("SLURM_JOB_ID") != NULL; /* before srun has one of its own */
+    sm_options_hint();
+    decision = sm_decide();
+    if (decision == SM_ON && !sm_job[0] && sm_resolve()) {
+        sm_say("warning", "nothing is traced");
+        decision = SM_OFF;
+    }
+    /* An srun that does not ask reads nothing. */
+    components = (decision != SM_UNTOUCHED || getenv(SM_STEP_VARIABLE)) && sm_has_components();
+    if (components)
+        tell_components();
+    return 0;
+}
+
+static int begin(uint32_t job, uint32_t id, char **argv, int argc)
+{
+    char number[16], name[16], world[16], out[SM_STEP_TEXT] = "";
+    char **line = calloc((size_t)argc + 16, sizeof *line);
+    size_t n = 0;
+    if (!line)
+        return 0;
+    /* The tasks of all components of a heterogeneous job have the number of its first. */
+    const char *leader = components || getenv("SLURM_HET_SIZE") ? getenv("SLURM_JOB_ID") : NULL;
     snprintf(number, sizeof number, "%u", job);
     snprintf(name, sizeof name, id == SLURM_INTERACTIVE_STEP ? "interactive" : "%u", id);
     snprintf(world, sizeof world, "%u", without_ranks || components ? 0 : tasks);
-    const char *const fixed[] = {sm_site.command, "slurm", "begin", components ? "--exact" : "--exact=false", "--job", leader ? leader : number, "--step", name, "--world", world, "--libdir", sm_site.libdir, "--"};
+    const char *const fixed[] = {sm_site.command, "slurm", "begin", "--place", place, "--job", leader ? leader : number, "--step", name, "--world", world, "--libdir", sm_site.libdir, "--"};
     for (; n < sizeof fixed / sizeof *fixed; n++)
         line[n] = (char *)fixed[n];
     memcpy(line + n, argv, (size_t)argc * sizeof *line);
-    struct sm_command c = {.argv = line, .envp = envp, .seconds = BEGIN_SECONDS, .out = out, .out_size = sizeof out};
-    int status = sm_run(&c);
-    out[strcspn(out, "\n")] = 0;
+    int status = ask(line, out, sizeof out);
+    free(line);
     const char *wrong = status == 0 ? sm_step_parse(out, &step) : "its run directory could not be made";
     if (wrong) {
         sm_say("warning", "the step is not traced: %s", wrong);
         step.run[0] = 0;
-    } else {
-        if (!components)
-            tell_nodes(out);
-        made = 1;
+        return 0;
     }
-done:
-    free(line);
-    free(envp);
-    free(variable);
-    return made;
+    if (!components)
+        tell_nodes(out);
+    return 1;
 }
 
 int sm_local_user_init(spank_t sp)
@@ -122,7 +126,7 @@ int sm_local_user_init(spank_t sp)
     if (decision == SM_UNTOUCHED && !there)
         return 0;
     int daemon = argc > 0 && sm_is_daemon(argv[0]);
-    if (launched()) {
+    if (sm_launched()) {
         if (there)
             tell_nodes(SM_STEP_NONE);
         return 0;
@@ -150,14 +154,22 @@ int sm_local_exit(spank_t sp)
     (void)sp;
     if (!step.run[0])
         return 0;
-    char count[16], out[256], *argv[16];
+    char count[16], seconds[16], out[256], *argv[24];
     int n = 0;
+    unsigned limit = sm_merge_seconds();
     snprintf(count, sizeof count, "%u", components ? 0 : tasks);
+    snprintf(seconds, sizeof seconds, "%u", limit);
     argv[n++] = sm_site.command;
     argv[n++] = "slurm";
     argv[n++] = "end";
     argv[n++] = "--tasks";
     argv[n++] = count;
+    argv[n++] = "--seconds";
+    argv[n++] = seconds;
+    if (limit == 0)
+        argv[n++] = "--no-merge";
+    if (allocation)
+        argv[n++] = "--allocation";
     if (without_ranks)
         argv[n++] = "--no-ranks";
     if (without_ranks || !sm_ask.here)
@@ -165,8 +177,8 @@ int sm_local_exit(spank_t sp)
     argv[n++] = "--";
     argv[n++] = step.run;
     argv[n] = NULL;
-    struct sm_command c = {.argv = argv, .envp = environ, .seconds = sm_site.merge_seconds, .nice = 10, .out = out, .out_size = sizeof out};
-    if (sm_site.merge_seconds == 0 || sm_run(&c) != 0) {
+    struct sm_command c = {.argv = argv, .envp = environ, .seconds = limit + END_SECONDS, .nice = sm_merge_nice(), .out = out, .out_size = sizeof out};
+    if (sm_run(&c) != 0) {
         sm_say("warning", "%s is not merged", step.run);
         sm_say("hint", "sigmatrace merge %s", step.run);
     }

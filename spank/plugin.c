@@ -49,6 +49,12 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
     return sm_remote_user_init(sp);
 }
 
+int slurm_spank_task_init(spank_t sp, int ac, char **av)
+{
+    (void)sp, (void)ac, (void)av;
+    return sm_batch_task_init();
+}
+
 int slurm_spank_task_exit(spank_t sp, int ac, char **av)
 {
     (void)ac, (void)av;

@@ -13,8 +13,7 @@
 
 #define BEGIN_SECONDS 10
 #define WRITE_SECONDS 2
-#define MERGE_SECONDS 20 /* at most: a step that has not ended 60 s after it was told to costs the node (UnkillableStepTimeout) */
-#define CLOSE_SECONDS 5
+#define SKEW_SECONDS 600 /* by which the clocks of srun's host and of the file system may differ */
 
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */
 static uint32_t step_id;
@@ -56,6 +55,7 @@ static void untraced(spank_t sp, const char *why)
         sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
     }
     step.run[0] = 0;
+    spank_setenv(sp, "SIGMATRACE", SM_STEP_OFF, 1); /* in a traced script it would be of the script's run */
 }
 
 /* As the user: whether the recorder can be used here, 0, or the number of a reason. */
@@ -65,6 +65,8 @@ static const char *const reasons[] = {
     "the run's profile is not a file of the user's",
     "the run's profile is none that this version reads",
     "the recorder's libraries are not there",
+    "the recorder's libraries are where anybody can write",
+    "a run of this name was there before",
 };
 
 static void look(void *of)
@@ -78,11 +80,15 @@ static void look(void *of)
         _exit(1);
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_size > 16000)
         _exit(2);
+    if (step.named && (int64_t)st.st_mtime < step.since - SKEW_SECONDS)
+        _exit(6);
     if (read(fd, head, 21) != 21 || memcmp(head, "sigmatrace.profile=1\n", 21))
         _exit(3);
     for (unsigned n = 0; !sm_step_library(&step, sm_site.libdir, n, path, sizeof path); n++)
         if (access(path, R_OK))
             _exit(4);
+    if (!sm_trusted(sm_site.libdir))
+        _exit(5);
 }
 
 static const char *usable(const struct sm_user *u)
@@ -127,6 +133,8 @@ static const char *begin_batch(spank_t sp, const struct sm_user *u, char *text, 
     errors[strcspn(errors, "\n")] = 0;
     if (status == 0)
         return NULL;
+    if (status == SM_UNTRUSTED)
+        return "anybody can write the sigmatrace command";
     const char *why = !strncmp(errors, "sigmatrace: error: ", 19) ? errors + 19 : errors;
     return why[0] ? why : "its run directory could not be made";
 }
@@ -191,6 +199,8 @@ int sm_remote_user_init(spank_t sp)
         wrong = set_environment(sp);
     if (!wrong && batch && spank_setenv(sp, SM_STEP_VARIABLE, text, 1))
         wrong = "its environment cannot be changed";
+    if (!wrong && batch)
+        sm_batch_begin();
     if (wrong)
         untraced(sp, wrong);
     else {
@@ -198,19 +208,6 @@ int sm_remote_user_init(spank_t sp)
         sm_clock_begin(&u, step.run, node);
     }
     return 0;
-}
-
-/* Closes and merges the run of a batch script. One that was ended by a signal may have no time left for a merge. */
-static void end_batch(const struct sm_user *u, int killed)
-{
-    unsigned seconds = killed ? CLOSE_SECONDS : sm_site.merge_seconds < MERGE_SECONDS ? sm_site.merge_seconds : MERGE_SECONDS;
-    char out[256], errors[512];
-    char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", killed ? "--no-merge" : "--no-merge=false", "--", step.run, NULL};
-    char *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = seconds, .nice = 10, .out = out, .out_size = sizeof out,
-                           .errors = errors, .errors_size = sizeof errors};
-    if (seconds == 0 || sm_run(&c) != 0)
-        slurm_info("sigmatrace: %s is not merged", step.run);
 }
 
 int sm_remote_task_exit(spank_t sp)
@@ -232,7 +229,7 @@ int sm_remote_task_exit(spank_t sp)
         sm_collect_task_ended(sp, &u, &step);
     }
     if (step_id == SLURM_BATCH_SCRIPT && !hangs)
-        end_batch(&u, WIFSIGNALED(status));
+        sm_batch_end(sp, &u, step.run, WIFSIGNALED(status));
     return 0;
 }
 

@@ -112,7 +112,7 @@ void sm_site_read(int ac, char **av, void (*say)(const char *fmt, ...))
     struct sm_site *s = &sm_site;
     memset(s, 0, sizeof *s);
     s->rate = 1000000;
-    s->merge_seconds = 60;
+    s->merge_seconds = 3600;
     s->clock_seconds = 2;
     beside(s->command, sizeof s->command, "bin/sigmatrace");
     beside(s->libdir, sizeof s->libdir, "lib/sigmatrace");

@@ -26,7 +26,9 @@ const char *sm_step_parse(const char *text, struct sm_step *step)
         return "what its launcher sent has no valid list of providers";
     const char *run = end + 1;
     step->named = run[0] == '@';
-    run += step->named;
+    step->since = 0;
+    if (step->named)
+        step->since = strtoll(run + 1, (char **)&run, 10);
     size_t n = strlen(run);
     if (run[0] != '/' || n >= sizeof step->run - sizeof "/profile.resolved")
         return "what its launcher sent has no valid run directory";
@@ -39,14 +41,28 @@ const char *sm_step_parse(const char *text, struct sm_step *step)
     return NULL;
 }
 
-/* Names the run of a step by the numbers that its tasks have. */
+/* Names the run of a step by the numbers that its tasks have: %j, %s, and %% for a percent sign. */
 const char *sm_step_name(struct sm_step *step, const char *job, const char *id)
 {
-    size_t n = strlen(step->run);
+    char path[sizeof step->run];
+    size_t n = 0;
     if (strspn(job, "0123456789") != strlen(job) || strspn(id, "0123456789") != strlen(id) || !job[0] || !id[0])
         return "the step has no number";
-    int k = snprintf(step->run + n, sizeof step->run - n, "/sigmatrace-%s.%s", job, id);
-    return k < 0 || (size_t)k >= sizeof step->run - n - sizeof "/profile.resolved" ? "its run directory's name is too long" : NULL;
+    for (const char *p = step->run; *p; p++) {
+        char one[2] = {*p, 0};
+        const char *what = *p != '%' ? one : p[1] == 'j' ? job : p[1] == 's' ? id : p[1] == '%' ? "%" : NULL;
+        if (!what)
+            return "what its launcher sent has no valid run directory";
+        size_t k = strlen(what);
+        if (n + k >= sizeof path - sizeof "/profile.resolved")
+            return "its run directory's name is too long";
+        memcpy(path + n, what, k);
+        n += k;
+        p += *p == '%';
+    }
+    path[n] = 0;
+    memcpy(step->run, path, n + 1);
+    return NULL;
 }
 
 static int append(char *to, size_t size, size_t *used, const char *what, size_t n)

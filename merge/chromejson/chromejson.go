@@ -32,6 +32,9 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	if err := p.Select(ctx, src); err != nil {
 		return nil, err
 	}
+	if err := p.StartParts(KindPart); err != nil {
+		return nil, err
+	}
 	l, err := newLabels(p)
 	if err != nil {
 		return nil, err
@@ -39,21 +42,24 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	total := p.NewStats()
 	out := &counting{w: w}
 	err = timeline.Ordered(ctx, out, p.Options.Workers, run.Partitions+1, func(ctx context.Context, i int, w io.Writer) error {
-		e := newEncoder(w, p, l)
 		if i == 0 {
+			e := newEncoder(w, p, l)
 			if err := e.head(); err != nil {
 				return err
 			}
 			total.Add(&Stats{Packets: e.events})
 			return e.w.Flush()
 		}
-		s, err := p.Walk(ctx, src, i-1, e)
+		s := &Stats{}
+		taken, err := p.TakePart(ctx, KindPart, i-1, w, s)
+		if err == nil && !taken {
+			s, err = part(ctx, w, src, p, l, i-1)
+		}
 		if err != nil {
 			return err
 		}
-		s.Packets = e.events
 		total.Add(s)
-		return e.w.Flush()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
@@ -65,6 +71,28 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	total.Packets += e.events
 	total.Bytes = out.n
 	return total, nil
+}
+
+// KindPart are the partitions of a trace, for timeline.Elsewhere.
+const KindPart = "json"
+
+// Part writes partition i of the trace that Write writes by the same plan.
+func Part(ctx context.Context, w io.Writer, src ops.Source, p *timeline.Plan, i int) (*Stats, error) {
+	l, err := newLabels(p)
+	if err != nil {
+		return nil, err
+	}
+	return part(ctx, w, src, p, l, i)
+}
+
+func part(ctx context.Context, w io.Writer, src ops.Source, p *timeline.Plan, l *labels, i int) (*Stats, error) {
+	e := newEncoder(w, p, l)
+	s, err := p.Walk(ctx, src, i, e)
+	if err != nil {
+		return nil, err
+	}
+	s.Packets = e.events
+	return s, e.w.Flush()
 }
 
 type counting struct {

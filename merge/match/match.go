@@ -36,6 +36,21 @@ func NewResults(file *spill.File, memory int64) *Results {
 	return spill.NewSorter[Result](file, resultBytes, memory)
 }
 
+// Keep returns where in file results are, for other processes to read: they are written there unless they are.
+func Keep(results *spill.Sorted[Result, *Result], file *spill.File) (spill.Run, error) {
+	return results.Keep(file, resultBytes)
+}
+
+// KeepHalves does so with halves.
+func KeepHalves(halves *spill.Sorted[Half, *Half], file *spill.File) (spill.Run, error) {
+	return halves.Keep(file, halfBytes)
+}
+
+// ResultsAt are those that another process has kept.
+func ResultsAt(file *spill.File, r spill.Run) *spill.Sorted[Result, *Result] {
+	return spill.SortedAt[Result](file, resultBytes, r)
+}
+
 // Found counts what matching found at one layer.
 type Found struct {
 	Matched   int64

@@ -83,16 +83,21 @@ func Write(ctx context.Context, dir string, src ops.Source, account Account, o O
 		return nil, err
 	}
 	index := &Index{Version: SchemaVersion, Format: "sigmatrace parquet", Run: p.Run.Name, Account: account.Summary, Files: []File{}}
-	partitions := p.Run.Partitions
-	each := min(max((partitions+maxFiles-1)/maxFiles, 1), maxPartitions)
-	parts := make([]part, (partitions+each-1)/each)
+	each, n := stretches(p.Run.Partitions)
+	parts := make([]part, n)
+	if o.Elsewhere != nil {
+		if err := o.Elsewhere.Start(KindPart, n, struct{}{}); err != nil {
+			return nil, err
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.Options.Workers)
 	for i := range parts {
 		g.Go(func() error {
-			parts[i] = part{dir: dir, number: i, encoder: newEncoder(p), writers: map[string]layerWriter{}}
-			defer parts[i].discard()
-			return parts[i].write(gctx, src, i*each, min((i+1)*each, partitions))
+			if taken, err := parts[i].take(gctx, o.Elsewhere, dir, i); err != nil || taken {
+				return err
+			}
+			return parts[i].make(gctx, dir, src, p, i, each)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -129,6 +134,13 @@ type part struct {
 	writers  map[string]layerWriter
 	files    []File
 	filtered int64
+}
+
+// make writes part i, of each partitions.
+func (p *part) make(ctx context.Context, dir string, src ops.Source, plan *timeline.Plan, i, each int) error {
+	*p = part{dir: dir, number: i, encoder: newEncoder(plan), writers: map[string]layerWriter{}}
+	defer p.discard()
+	return p.write(ctx, src, i*each, min((i+1)*each, plan.Run.Partitions))
 }
 
 func (p *part) write(ctx context.Context, src ops.Source, from, to int) error {

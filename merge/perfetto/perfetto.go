@@ -39,6 +39,9 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	if err := p.Select(ctx, src); err != nil {
 		return nil, err
 	}
+	if err := p.StartParts(KindPart); err != nil {
+		return nil, err
+	}
 	u := newUUIDs(p)
 	total := p.NewStats()
 	segments := make([]written, run.Partitions+1)
@@ -51,14 +54,17 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 			segments[0], err = segment(w, false, func(e *encoder) error { return describe(e, p, u) })
 			return err
 		}
-		segments[i], err = segment(w, false, func(e *encoder) error {
-			s, err := p.Walk(ctx, src, i-1, newEvents(e, p, u, uint64(sequencePartitions+i-1)))
-			if err == nil {
-				total.Add(s)
-			}
+		made := &Made{}
+		taken, err := p.TakePart(ctx, KindPart, i-1, w, made)
+		if err == nil && !taken {
+			made, err = part(ctx, w, src, p, u, i-1)
+		}
+		if err != nil {
 			return err
-		})
-		return err
+		}
+		segments[i] = written{checksum{made.CRC, made.Length}, made.Packets}
+		total.Add(made.Stats)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
@@ -77,6 +83,33 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	}
 	total.Bytes = out.n
 	return total, nil
+}
+
+// KindPart are the partitions of a trace, for timeline.Elsewhere.
+const KindPart = "perfetto"
+
+// Made says what a partition of a trace holds.
+type Made struct {
+	CRC             uint32 // of the uncompressed bytes
+	Length, Packets int64
+	Stats           *timeline.Stats
+}
+
+// Part writes partition i of the trace that Write writes by the same plan.
+func Part(ctx context.Context, w io.Writer, src ops.Source, p *timeline.Plan, i int) (*Made, error) {
+	return part(ctx, w, src, p, newUUIDs(p), i)
+}
+
+func part(ctx context.Context, w io.Writer, src ops.Source, p *timeline.Plan, u *uuids, i int) (*Made, error) {
+	var stats *timeline.Stats
+	s, err := segment(w, false, func(e *encoder) (err error) {
+		stats, err = p.Walk(ctx, src, i, newEvents(e, p, u, uint64(sequencePartitions+i)))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Made{s.crc, s.length, s.packets, stats}, nil
 }
 
 type counting struct {

@@ -27,6 +27,32 @@ func Create(dir string) (*File, error) {
 	return &File{f: f}, nil
 }
 
+// CreateNamed makes a file at path, for other processes to read.
+func CreateNamed(path string) (*File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("making a file of the merge: %w", err)
+	}
+	return &File{f: f}, nil
+}
+
+// OpenNamed opens what another process has made and closed.
+func OpenNamed(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading a file of the merge: %w", err)
+	}
+	return &File{f: f}, nil
+}
+
+// Sync brings what was written to disk.
+func (f *File) Sync() error {
+	if err := f.f.Sync(); err != nil {
+		return fmt.Errorf("writing a file of the merge: %w", err)
+	}
+	return nil
+}
+
 // Close gives the space back.
 func (f *File) Close() error { return f.f.Close() }
 

@@ -27,10 +27,34 @@ func (k Key) Compare(o Key) int {
 
 // Block is a piece of a run: Count operations in order, from First to Last.
 type Block struct {
+	Place
+	file *File
+}
+
+// Place is a block without the file that it is in, as other processes are told of it.
+type Place struct {
 	First, Last Key
-	offset      int64
-	length      uint32
+	Offset      int64
+	Length      uint32
 	Count       uint32
+}
+
+// Places are those of blocks.
+func Places(blocks []Block) []Place {
+	places := make([]Place, len(blocks))
+	for i := range blocks {
+		places[i] = blocks[i].Place
+	}
+	return places
+}
+
+// BlocksAt are blocks that were written to a file.
+func BlocksAt(file *File, places []Place) []Block {
+	blocks := make([]Block, len(places))
+	for i := range places {
+		blocks[i] = Block{places[i], file}
+	}
+	return blocks
 }
 
 // Writer takes the operations of one process in the order they end and spills them in sorted runs. An operation that begins before
@@ -115,14 +139,14 @@ func (w *Writer) flush(b *buffer) error {
 		for _, r := range part {
 			w.out = w.encoder.append(w.out, &b.ops[r.At])
 		}
-		w.blocks = append(w.blocks, Block{
+		w.blocks = append(w.blocks, Block{Place{
 			First: KeyOf(&b.ops[part[0].At]), Last: KeyOf(&b.ops[part[len(part)-1].At]),
-			offset: int64(start), length: uint32(len(w.out) - start), Count: uint32(len(part)),
-		})
+			Offset: int64(start), Length: uint32(len(w.out) - start), Count: uint32(len(part)),
+		}, w.file})
 	}
 	base := w.file.reserve(int64(len(w.out)))
 	for i := from; i < len(w.blocks); i++ {
-		w.blocks[i].offset += base
+		w.blocks[i].Offset += base
 	}
 	if last := w.blocks[len(w.blocks)-1].Last; b == &w.main && (!w.any || last.Compare(w.flushed) > 0) {
 		w.flushed, w.any = last, true
@@ -133,7 +157,6 @@ func (w *Writer) flush(b *buffer) error {
 
 // Reader reads one block after another. It keeps its buffers.
 type Reader struct {
-	file    *File
 	decoder opCoder
 	buf     []byte
 	left    []byte
@@ -141,19 +164,19 @@ type Reader struct {
 	offset  int64
 }
 
-// NewReader makes a reader of the blocks written to file.
-func NewReader(file *File, c *catalogue.Catalogue) *Reader {
-	return &Reader{file: file, decoder: newCoder(c)}
+// NewReader makes a reader of blocks.
+func NewReader(c *catalogue.Catalogue) *Reader {
+	return &Reader{decoder: newCoder(c)}
 }
 
 // Open starts on a block.
 func (r *Reader) Open(b *Block) error {
-	if cap(r.buf) < int(b.length) {
-		r.buf = make([]byte, b.length+b.length/2)
+	if cap(r.buf) < int(b.Length) {
+		r.buf = make([]byte, b.Length+b.Length/2)
 	}
-	r.left, r.count, r.offset = r.buf[:b.length], b.Count, b.offset
+	r.left, r.count, r.offset = r.buf[:b.Length], b.Count, b.Offset
 	r.decoder.reset()
-	return r.file.read(r.left, b.offset)
+	return b.file.read(r.left, b.Offset)
 }
 
 // Next reads the block's next operation into op, which must not be in use otherwise. It returns false at the block's end.

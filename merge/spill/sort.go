@@ -27,9 +27,12 @@ type Sorter[T any, P Record[T]] struct {
 }
 
 type run struct {
-	offset int64
-	count  int64
+	Run
+	file *File
 }
+
+// Run is a sorted run without the file that it is in, as other processes are told of it.
+type Run struct{ Offset, Count int64 }
 
 // Limits of the external sort.
 const (
@@ -66,8 +69,8 @@ func (r inOrder[T, P]) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
 
 func (s *Sorter[T, P]) write(recs []T) error {
 	sort.Sort(inOrder[T, P](recs))
-	r := run{s.file.reserve(int64(len(recs)) * int64(s.size)), int64(len(recs))}
-	w := runWriter[T, P]{file: s.file, size: s.size, offset: r.offset}
+	r := run{Run{s.file.reserve(int64(len(recs)) * int64(s.size)), int64(len(recs))}, s.file}
+	w := runWriter[T, P]{file: s.file, size: s.size, offset: r.Offset}
 	for i := range recs {
 		if err := w.add(&recs[i]); err != nil {
 			return err
@@ -108,7 +111,6 @@ func (w *runWriter[T, P]) flush() error {
 
 // Sorted is the outcome of a Sorter.
 type Sorted[T any, P Record[T]] struct {
-	file *File
 	size int
 	mem  []T // all of them, where no run was written
 	run  run
@@ -137,7 +139,7 @@ func (s *Sorter[T, P]) Finish() (*Sorted[T, P], error) {
 		}
 		s.runs = next
 	}
-	return &Sorted[T, P]{file: s.file, size: s.size, run: s.runs[0]}, nil
+	return &Sorted[T, P]{size: s.size, run: s.runs[0]}, nil
 }
 
 func (s *Sorter[T, P]) merge(runs []run) (run, error) {
@@ -147,8 +149,8 @@ func (s *Sorter[T, P]) merge(runs []run) (run, error) {
 	var total int64
 	var h cursorHeap[T, P]
 	for _, r := range runs {
-		total += r.count
-		c := (&Sorted[T, P]{file: s.file, size: s.size, run: r}).From(0)
+		total += r.Count
+		c := (&Sorted[T, P]{size: s.size, run: r}).From(0)
 		ok, err := c.Next()
 		if err != nil {
 			return run{}, err
@@ -158,8 +160,8 @@ func (s *Sorter[T, P]) merge(runs []run) (run, error) {
 		}
 	}
 	heap.Init(&h)
-	out := run{s.file.reserve(total * int64(s.size)), total}
-	w := runWriter[T, P]{file: s.file, size: s.size, offset: out.offset}
+	out := run{Run{s.file.reserve(total * int64(s.size)), total}, s.file}
+	w := runWriter[T, P]{file: s.file, size: s.size, offset: out.Offset}
 	for len(h) > 0 {
 		if err := w.add(&h[0].Value); err != nil {
 			return run{}, err
@@ -192,20 +194,20 @@ func (h *cursorHeap[T, P]) Pop() any {
 
 // Len returns the number of records.
 func (s *Sorted[T, P]) Len() int64 {
-	if s.file == nil {
+	if s.run.file == nil {
 		return int64(len(s.mem))
 	}
-	return s.run.count
+	return s.run.Count
 }
 
 // At reads record i.
 func (s *Sorted[T, P]) At(i int64) (T, error) {
-	if s.file == nil {
+	if s.run.file == nil {
 		return s.mem[i], nil
 	}
 	var v T
 	b := make([]byte, s.size)
-	if err := s.file.read(b, s.run.offset+i*int64(s.size)); err != nil {
+	if err := s.run.file.read(b, s.run.Offset+i*int64(s.size)); err != nil {
 		return v, err
 	}
 	P(&v).Get(b)
@@ -253,7 +255,7 @@ func (c *Cursor[T, P]) Next() (bool, error) {
 	if c.next >= n {
 		return false, nil
 	}
-	if c.in.file == nil {
+	if c.in.run.file == nil {
 		c.Value = c.in.mem[c.next]
 		c.next++
 		return true, nil
@@ -264,7 +266,7 @@ func (c *Cursor[T, P]) Next() (bool, error) {
 			c.buf = make([]byte, per*int64(c.in.size))
 		}
 		c.left = c.buf[:min(per, n-c.next)*int64(c.in.size)]
-		if err := c.in.file.read(c.left, c.in.run.offset+c.next*int64(c.in.size)); err != nil {
+		if err := c.in.run.file.read(c.left, c.in.run.Offset+c.next*int64(c.in.size)); err != nil {
 			return false, err
 		}
 	}

@@ -57,7 +57,7 @@ func TestOperationsComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rd := NewReader(file, catalogue.Default)
+	rd := NewReader(catalogue.Default)
 	n := 0
 	for i := range blocks {
 		b := &blocks[i]

@@ -47,6 +47,7 @@ var groups = []struct {
 	{"merge", merging},
 	{"export", exporting},
 	{"slurm", slurm},
+	{"spread", spreading},
 }
 
 func main() {

@@ -12,6 +12,7 @@ $(TB):
 $(CLIENTS): tests/clients/tally.h | $(TB)
 $(TB)/burst-client $(TB)/mpi-app: preload/sigmatrace.h
 $(TB)/verbs-client $(TB)/peer-client $(TB)/burst-client: tests/clients/rc.h
+$(TB)/ucp-client $(TB)/peer-client $(TB)/ofi-client $(TB)/ofi-contexts: tests/clients/meet.h
 
 $(TB)/ucp-client: tests/clients/ucp-client.c
 	$(CLIENT_CC) -o $@ $< -lucp -lucs

@@ -1,8 +1,9 @@
-/* What clients of libfabric share: two processes that begin as ranks 0 and 1 by RANK and WORLD_SIZE, with a socket between them. */
+/* What clients of libfabric share: two processes that begin as ranks 0 and 1 by RANK and WORLD_SIZE, or as the tasks of a Slurm step
+ * (meet.h), with a socket between them. */
 #ifndef SIGMATRACE_TESTS_OFI_PAIR_H
 #define SIGMATRACE_TESTS_OFI_PAIR_H
 
-#include "tally.h"
+#include "meet.h"
 
 #include <poll.h>
 #include <rdma/fi_errno.h>
@@ -20,11 +21,14 @@
 		} \
 	} while (0)
 
-/* Starts the program again twice, and ends with the status of the two. In each of them: returns its socket. */
+/* Starts the program again twice, and ends with the status of the two. In each of them, and in those of a Slurm step: returns its socket. */
 static inline int pair_start(char **argv, int *rank)
 {
 	int pair[2], status = 0, worst = 0;
 	pid_t child[2], p;
+	int fd = meet_in_step(rank);
+	if (fd >= 0)
+		return fd;
 	if (getenv("PAIR_SOCKET")) {
 		*rank = atoi(getenv("RANK"));
 		return atoi(getenv("PAIR_SOCKET"));

@@ -4,10 +4,10 @@
  * the last of a kind asks for a completion. Each checks what arrived, immediate data and order included, and prints what it posted and polled.
  */
 #define _GNU_SOURCE
+#include "meet.h"
 #include "rc.h"
 
 #include <endian.h>
-#include <netdb.h>
 #include <sys/socket.h>
 
 enum { SEND, SEND_IMM, WRITE_IMM, WRITE, READ, RECV, CQE, OPS };
@@ -57,25 +57,6 @@ static uint8_t pattern(int of_server, int kind, int i)
 }
 
 /* ---- meeting ---- */
-
-static int meet(const char *host, const char *port)
-{
-	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM, .ai_flags = host ? 0 : AI_PASSIVE }, *a;
-	CHECK(!getaddrinfo(host, port, &hints, &a));
-	int fd = socket(a->ai_family, a->ai_socktype, 0), one = 1;
-	CHECK(fd >= 0);
-	if (host) {
-		CHECK(!connect(fd, a->ai_addr, a->ai_addrlen));
-		freeaddrinfo(a);
-		return fd;
-	}
-	CHECK(!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
-	CHECK(!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1));
-	freeaddrinfo(a);
-	int s = accept(fd, NULL, NULL);
-	CHECK(s >= 0 && !close(fd));
-	return s;
-}
 
 /* Both sides send n bytes and wait for the other's. */
 static void exchange(int fd, const void *out, void *in, size_t n)
@@ -201,7 +182,7 @@ int main(int argc, char **argv)
 	struct ibv_ah_attr ah;
 	address_of(ctx, gid_index, &ah);
 	struct address own = { qp->qp_num, mr->rkey, (uintptr_t)mine, ah.grh.dgid };
-	int fd = meet(host, port);
+	int fd = meet_host(host, port, 0);
 	exchange(fd, &own, &peer, sizeof own);
 	ah.grh.dgid = peer.gid;
 	connect_rc(qp, peer.qpn, &ah);

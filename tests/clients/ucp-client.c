@@ -2,10 +2,10 @@
  * UCP operation, through every form of the call, check all data that arrives, and print what they sent.
  *
  * Both know the other's numbers from the seed. UCX's own environment chooses the transport. The processes are ranks 0 and
- * 1 by RANK and WORLD_SIZE. -o limits the operations: put get atomic tag am stream.
+ * 1 by RANK and WORLD_SIZE, or two tasks of a Slurm step (meet.h). -o limits the operations: put get atomic tag am stream.
  */
 #define _GNU_SOURCE
-#include "tally.h"
+#include "meet.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -497,7 +497,10 @@ int main(int argc, char **argv)
 		CHECK(sscanf(role, "%d %d", &r, &sock) == 2);
 		return peer(r, seed, max, only);
 	}
-	int fd[2], status, bad = 0;
+	int fd[2], status, bad = 0, rank;
+	sock = meet_in_step(&rank);
+	if (sock >= 0)
+		return peer(rank, seed, max, only);
 	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
 	for (int r = 0; r < 2; r++) {
 		pid_t pid = fork();

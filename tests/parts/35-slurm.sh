@@ -16,7 +16,7 @@ fi
 equal nodes "$(scripts/cluster run srun -N4 hostname | sort | xargs)" "n1 n2 n3 n4"
 check vet scripts/go.sh vet -tags slurm ./tests/slurm
 set -o pipefail
-scripts/go.sh test -count=1 -timeout 18m -tags slurm -json ./tests/slurm | "$B/tests/runner" gotest || failed=1
+scripts/go.sh test -count=1 -timeout 18m -parallel 6 -tags slurm -json ./tests/slurm | "$B/tests/runner" gotest || failed=1
 ours=$(pgrep -f "$SIGMATRACE_CLUSTER" || true)
 check down scripts/cluster down
 for i in $(seq 50); do # the kernel ends processes a moment after their first

@@ -63,6 +63,7 @@ func TestMpirunInABatchScript(t *testing.T) {
 
 // A script that only starts steps leaves no run of its own, nor do steps in which nothing was recorded.
 func TestScriptWithoutCommunicationLeavesNothing(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.batch([]string{"--sigmatrace=full"}, "srun hostname", "ls")
@@ -73,6 +74,7 @@ func TestScriptWithoutCommunicationLeavesNothing(t *testing.T) {
 
 // --export takes variables away from steps and scripts, not the tracing.
 func TestExport(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	for _, argv := range [][]string{
@@ -98,6 +100,7 @@ func TestExport(t *testing.T) {
 
 // Each task of an array has a run of its own name.
 func TestArray(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -113,6 +116,7 @@ func TestArray(t *testing.T) {
 
 // The components of a heterogeneous step are one run, with the ranks of all.
 func TestHeterogeneousStep(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -132,6 +136,7 @@ func TestHeterogeneousStep(t *testing.T) {
 
 // In salloc's shell on the submitting host srun and mpirun are traced by what salloc was given, and mpirun's ranks are one run.
 func TestSalloc(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -159,6 +164,7 @@ func merged(t *testing.T, dir *rundir.Dir) {
 
 // The interactive step is like a batch script: its mpirun's ranks are its run.
 func TestInteractiveStep(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -175,31 +181,14 @@ func TestInteractiveStep(t *testing.T) {
 
 // What was started again has a run of its own.
 func TestRequeue(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
 	app := built(t, "tests/mpi-app")
 	id := j.submit([]string{"-n2", "--requeue", "--sigmatrace=full"}, "srun --mpi=pmix "+app+" -n 2", "touch once-$SLURM_RESTART_COUNT",
 		"[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 60")
-	for range 300 {
-		if _, err := os.Stat(filepath.Join(j.dir, "once-")); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	root := &job{t: t, user: "root", dir: j.dir}
-	root.ok("scontrol", "requeue", id)
-	// A requeued job waits two minutes for its turn unless it is given one; in the second in which its first life's credential was revoked a node
-	// would refuse its second.
-	time.Sleep(3 * time.Second)
-	for range 100 {
-		root.run("scontrol", "update", "jobid="+id, "StartTime=now")
-		if _, err := os.Stat(filepath.Join(j.dir, "once-1")); err == nil {
-			break
-		}
-		time.Sleep(300 * time.Millisecond)
-	}
-	j.ended(id)
+	j.requeue(id)
 	if got, want := j.runs(), []string{"sigmatrace-" + id + ".0", "sigmatrace-" + id + ".r1.0"}; !slices.Equal(got, want) {
 		t.Errorf("runs %v, want %v", got, want)
 	}
@@ -210,6 +199,7 @@ func TestRequeue(t *testing.T) {
 
 // `sigmatrace launch` in a traced job has the run: the plugin leaves its step, and its mpirun's, alone.
 func TestLaunchInATracedJob(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -227,6 +217,7 @@ func TestLaunchInATracedJob(t *testing.T) {
 
 // The nodes do not need the files of the profile that a job was submitted with.
 func TestProfileTravels(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	profile := j.write("mine.toml", "extends = \"full\"\n[record]\nbudget = \"9MiB\"\n")
@@ -242,6 +233,7 @@ func TestProfileTravels(t *testing.T) {
 
 // A job that a traced script submits has a run of its own, or none, and writes nothing into the script's.
 func TestScriptThatSubmits(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX

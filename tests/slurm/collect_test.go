@@ -140,11 +140,11 @@ func (j *job) placing(argv []string) (wait func(), dir *rundir.Dir) {
 			j.t.Error("srun has not ended within a minute")
 		}
 	}
-	return wait, j.recording(1, "n1", "n2")
+	return wait, j.recordingOn(1, "n1", "n2")
 }
 
-// recording waits until there are so many captures on each of the hosts, and returns the run directory.
-func (j *job) recording(each int, hosts ...string) *rundir.Dir {
+// recordingOn waits until there are so many captures on each of the hosts, and returns the run directory.
+func (j *job) recordingOn(each int, hosts ...string) *rundir.Dir {
 	j.t.Helper()
 	for _, host := range hosts {
 		j.on(host, "timeout", "30", "sh", "-c", fmt.Sprintf("until [ $(ls $(sed -n s/^capture.directory=//p %s/sigmatrace-*/nodes/%s.*.resolved)/*/*.capture | wc -l) -ge %d ]; do sleep 0.1; done 2>/dev/null", j.dir, host, each))
@@ -341,7 +341,7 @@ func TestCancelledScriptIsCollected(t *testing.T) {
 	j.environ = overUCX
 	id := j.submit(append([]string{"-N2", "-n4", "--ntasks-per-node=2"}, nodeLocal()...), "mpirun "+built(t, "tests/mpi-app")+" -n 1000000")
 	j.t.Cleanup(func() { j.run("scancel", id) })
-	dir := j.recording(2, "n1", "n2")
+	dir := j.recordingOn(2, "n1", "n2")
 	j.ok("scancel", id)
 	j.ended(id)
 	idle(t)

@@ -70,13 +70,6 @@ func (e *examined) says(t *testing.T, what string) {
 	t.Errorf("no problem says %q: %+v", what, e.Findings)
 }
 
-func plugstack(t *testing.T, text string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(cluster, "etc", "plugstack.conf"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestDoctorOfAClusterThatIsWell(t *testing.T) {
 	site(t, "default_profile=simple", "rate=1%")
 	e := doctor(t, 0, "--nodes")

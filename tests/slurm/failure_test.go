@@ -3,13 +3,16 @@
 package slurm
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
@@ -87,9 +90,7 @@ func TestWhatEndsAStep(t *testing.T) {
 			if name != "srun killed" && (m.Run.Status == nil || *m.Run.Status == 0) {
 				t.Errorf("the manifest has status %v", m.Run.Status)
 			}
-			if got := captured(t, dir); len(got) != 2 {
-				t.Errorf("captures of %v", got)
-			}
+			cut(t, j, dir)
 		})
 	}
 }
@@ -99,9 +100,25 @@ func TestPluginThatCannotBeLoaded(t *testing.T) {
 	j := newJob(t)
 	conf := filepath.Join(cluster, "etc", "plugstack.conf")
 	other := filepath.Join(cluster, "etc", "other.so")
-	source := j.write("other.c", "#include <slurm/slurm_errno.h>\nconst char plugin_name[] = \"sigmatrace\", plugin_type[] = \"spank\";\n"+
-		"const unsigned plugin_version = 0x150800, spank_plugin_version = 1;\nint slurm_spank_init(void *a, int b, char **c) { return 0; }\n")
-	if out, err := exec.Command("gcc", "-fPIC", "-shared", "-o", other, source).CombinedOutput(); err != nil {
+	// The plugin itself, built with the headers of a Slurm that says it is 21.08.
+	headers := filepath.Join(t.TempDir(), "slurm")
+	if err := os.CopyFS(headers, os.DirFS("/usr/include/slurm")); err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(#define SLURM_VERSION_NUMBER\s+)\S+`)
+	text, err := os.ReadFile(filepath.Join(headers, "slurm_version.h"))
+	if err != nil || !version.Match(text) {
+		t.Fatalf("no version in Slurm's headers: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(headers, "slurm_version.h"), version.ReplaceAll(text, []byte("${1}0x150800")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sources, err := filepath.Glob("../../spank/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"-std=gnu11", "-fPIC", "-shared", "-isystem", filepath.Dir(headers), "-Wl,--version-script,../../spank/sigmatrace.map", "-o", other}, sources...)
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, plugin := range []string{"/nonexistent/spank_sigmatrace.so", other} {
@@ -143,6 +160,9 @@ func TestFullFileSystem(t *testing.T) {
 	j := newJob(t)
 	j.environ = overUCX
 	small := filepath.Join(cluster, "small")
+	empty := func() { j.run("sh", "-c", "rm -rf "+small+"/*") }
+	empty() // of an earlier run
+	t.Cleanup(empty)
 	j.ok("dd", "if=/dev/zero", "of="+small+"/filler", "bs=1k", "count=900", "status=none")
 	r := j.ok("srun", "--mpi=pmix", "-N2", "--ntasks-per-node=1", "--sigmatrace=full", "--sigmatrace-output="+small, built(t, "tests/mpi-app"), "-n", "2")
 	if !strings.Contains(r.stdout, "mpi-app ok 2 2") {
@@ -151,6 +171,19 @@ func TestFullFileSystem(t *testing.T) {
 	if !strings.Contains(r.stderr, "sigmatrace: incomplete: ") || !strings.Contains(r.stderr, "No space left on device") && !strings.Contains(r.stderr, "no space left on device") {
 		t.Errorf("standard error does not say what is missing:\n%s", r.stderr)
 	}
-	j.run("sh", "-c", "rm -rf "+small+"/*")
+	// With room again what there is merges, and the rest is told.
+	j.ok("rm", small+"/filler")
+	r = j.run("sh", "-c", built(t, "bin/sigmatrace")+" merge "+small+"/sigmatrace-*.0")
+	var m rundir.Manifest
+	if err := json.Unmarshal([]byte(j.ok("sh", "-c", "cat "+small+"/sigmatrace-*.0/manifest.json").stdout), &m); err != nil {
+		t.Fatal(err)
+	}
+	var info merge.Info
+	if err := json.Unmarshal(m.Result, &info); err != nil {
+		t.Fatalf("the run does not merge: %v\n%s", err, r.stderr)
+	}
+	if info.Complete() || info.Ranks.Expected == nil || *info.Ranks.Expected != 2 {
+		t.Errorf("ranks %+v, lost %+v, exact %v", info.Ranks, info.Lost, info.Exact)
+	}
 	idle(t)
 }

@@ -56,7 +56,19 @@ func site(t testing.TB, arguments ...string) {
 	t.Helper()
 	line := append([]string{"optional", built(t, "lib/slurm/spank_sigmatrace.so"), "command=" + built(t, "bin/sigmatrace"),
 		"libdir=" + filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so"))}, arguments...)
-	if err := os.WriteFile(filepath.Join(cluster, "etc", "plugstack.conf"), []byte(strings.Join(line, " ")+"\n"), 0o644); err != nil {
+	plugstack(t, strings.Join(line, " ")+"\n")
+}
+
+// plugstack writes plugstack.conf, all of it at once: tests that run side by side write the same.
+func plugstack(t testing.TB, text string) {
+	t.Helper()
+	conf := filepath.Join(cluster, "etc", "plugstack.conf")
+	next, err := os.CreateTemp(filepath.Dir(conf), "plugstack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = next.WriteString(text)
+	if err := errors.Join(err, next.Chmod(0o644), next.Close(), os.Rename(next.Name(), conf)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -284,4 +296,30 @@ func idle(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 	}
 	t.Errorf("nodes are %s, want 4 idle", got)
+}
+
+// configure changes slurm.conf for a test. It waits until what is said there has been taken, and at the end until it no longer is.
+func configure(t *testing.T, change func(conf string) string, taken func(root *job, changed bool) bool) {
+	t.Helper()
+	conf := filepath.Join(cluster, "etc", "slurm.conf")
+	before, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &job{t: t, user: "root", dir: cluster}
+	set := func(text string, changed bool) {
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		root.ok("scontrol", "reconfigure")
+		for range 50 {
+			if taken(root, changed) {
+				return
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		t.Fatalf("slurm.conf was not read anew (changed: %v)", changed)
+	}
+	t.Cleanup(func() { set(string(before), false) })
+	set(change(string(before)), true)
 }

@@ -20,11 +20,16 @@ type said struct {
 // only the command line takes it back.
 func TestPrecedenceOfABatchJob(t *testing.T) {
 	const full, off = "SIGMATRACE_PROFILE=full", "SIGMATRACE=off"
-	for name, c := range map[string]struct {
+	type row struct {
 		said
 		want string
-	}{
+	}
+	bySite := map[string]map[string]row{}
+	for name, c := range map[string]row{
 		"built in":                                {said{script: "--sigmatrace"}, "simple"},
+		"script over built in":                    {said{script: "--sigmatrace=full"}, "full"},
+		"environment over built in":               {said{environ: []string{full}}, "full"},
+		"line over built in":                      {said{line: "--sigmatrace=full"}, "full"},
 		"site over built in":                      {said{site: "full", script: "--sigmatrace"}, "full"},
 		"site without asking":                     {said{site: "full"}, "full"},
 		"script over site":                        {said{site: "full", script: "--sigmatrace=aggregate"}, "aggregate"},
@@ -44,36 +49,36 @@ func TestPrecedenceOfABatchJob(t *testing.T) {
 		"line over script off":                    {said{script: "--sigmatrace=off", line: "--sigmatrace=full"}, "full"},
 		"line over environment off":               {said{environ: []string{off}, line: "--sigmatrace=full"}, "full"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			j := newJob(t)
-			j.environ = c.environ
-			if c.site == "" {
-				site(t)
-			} else {
-				site(t, "default_profile="+c.site)
-			}
-			var options []string
-			if c.line != "" {
-				options = append(options, c.line)
-			}
-			script := []string{}
-			if c.script != "" {
-				script = append(script, "#SBATCH "+c.script)
-			}
-			out := j.batch(options, append(script, printProfile, "echo step; srun sh -c '"+printProfile+"'")...)
+		if bySite[c.site] == nil {
+			bySite[c.site] = map[string]row{}
+		}
+		bySite[c.site][name] = c
+	}
+	for profile, rows := range bySite {
+		if profile == "" {
+			site(t)
+		} else {
+			site(t, "default_profile="+profile)
+		}
+		cases := map[string]said{}
+		for name, c := range rows {
+			cases[name] = c.said
+		}
+		for name, out := range together(t, cases, printProfile, "echo step; srun sh -c '"+printProfile+"'") {
 			ofBatch, ofStep, _ := strings.Cut(out, "step\n")
-			if got := profileIn(ofBatch); got != c.want {
-				t.Errorf("the script has profile %q, want %q\n%s", got, c.want, out)
+			if got, want := profileIn(ofBatch), rows[name].want; got != want {
+				t.Errorf("%s: the script has profile %q, want %q\n%s", name, got, want, out)
 			}
-			if got := profileIn(ofStep); got != c.want {
-				t.Errorf("a step in it has profile %q, want %q\n%s", got, c.want, out)
+			if got, want := profileIn(ofStep), rows[name].want; got != want {
+				t.Errorf("%s: a step in it has profile %q, want %q\n%s", name, got, want, out)
 			}
-		})
+		}
 	}
 }
 
 // An srun in a job inherits what the job was given, and may say otherwise.
 func TestPrecedenceOfAStepInAJob(t *testing.T) {
+	t.Parallel()
 	site(t)
 	show := " sh -c '" + printProfile + "'"
 	lines := func(lines ...string) []string {
@@ -156,6 +161,7 @@ func TestFormsOfAsking(t *testing.T) {
 
 // Keys and the directory by options, each also by its variable; of one key the last holds, and a job's steps have all of them.
 func TestSettings(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	values := func(dir string) [3]string {
@@ -229,6 +235,7 @@ func TestRefusal(t *testing.T) {
 
 // "--sigmatrace full" runs a program called full, by the rules of getopt: it is said.
 func TestHintWhereAProfileFollowsASpace(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	full := j.write("full", "#!/bin/sh\necho ran\n")
@@ -239,6 +246,11 @@ func TestHintWhereAProfileFollowsASpace(t *testing.T) {
 	r := j.ok("srun", "--sigmatrace", "full")
 	if r.stdout != "ran\n" || !strings.Contains(r.stderr, "sigmatrace: hint: write --sigmatrace=full\n") {
 		t.Errorf("standard output %q, standard error\n%s", r.stdout, r.stderr)
+	}
+	for _, command := range []string{"salloc", "sbatch"} {
+		if r := j.ok(command, "--sigmatrace", "full"); !strings.Contains(r.stderr, "sigmatrace: hint: write --sigmatrace=full\n") {
+			t.Errorf("%s says\n%s", command, r.stderr)
+		}
 	}
 	if r := j.ok("srun", "--sigmatrace", "true"); strings.Contains(r.stderr, "write --sigmatrace=") {
 		t.Errorf("a hint without a cause:\n%s", r.stderr)

@@ -14,6 +14,7 @@ import (
 
 // One line on srun's command line gives one merged run: every rank of every node, messages between nodes matched, all of it the user's.
 func TestStepGivesOneMergedRun(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -50,6 +51,7 @@ func TestStepGivesOneMergedRun(t *testing.T) {
 
 // A UCX program of two steps at once, and steps that share nodes: each has a run of its own.
 func TestStepsAtTheSameTimeHaveARunEach(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	j.environ = overUCX
@@ -106,6 +108,7 @@ var ofOneJob = map[string]bool{"SLURM_JOB_ID": true, "SLURM_JOBID": true, "SLURM
 
 // F16: a task's prolog, shells and helpers have the recorder in their environment; they work as before and leave no capture.
 func TestF16ShellsAndHelpersLeaveNoCapture(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	prolog := j.write("prolog", "#!/bin/sh\nls / >/dev/null && echo export PROLOG=done\n")
@@ -127,6 +130,7 @@ func TestF16ShellsAndHelpersLeaveNoCapture(t *testing.T) {
 
 // The step's status, and the signal that ended it, are in the manifest as the nodes saw them; srun's own status is what it is without us.
 func TestStatusOfAStep(t *testing.T) {
+	t.Parallel()
 	site(t)
 	for _, c := range []struct {
 		script string
@@ -152,6 +156,7 @@ func TestStatusOfAStep(t *testing.T) {
 
 // F17: what a task would preload without us stays, in its order, behind ours: the one object of the selection, or its parts where there is none.
 func TestF17PreloadIsPrepended(t *testing.T) {
+	t.Parallel()
 	site(t)
 	j := newJob(t)
 	libdir := filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so"))

@@ -42,22 +42,23 @@ func lowest(b int) uint64 {
 	return uint64(b-e*8) << e
 }
 
-// census counts the rows of operations by what the choice depends on.
-type census struct {
-	rows   int64
-	must   [hashBuckets]int64                  // failed and unfinished ones
-	others [durationBuckets][hashBuckets]int64 // by duration and hash
-	used   TrackSet
+// Census counts the rows of operations by what the choice depends on.
+type Census struct {
+	Rows   int64
+	Must   [hashBuckets]int64                  // failed and unfinished ones
+	Others [durationBuckets][hashBuckets]int64 // by duration and hash
+	Used   TrackSet
 }
 
-type selection struct {
-	active      bool
-	mustCut     int // hash buckets below this one stay, of failed and unfinished operations
-	minDuration int // duration buckets from this one on stay
-	sampleCut   int // hash buckets below this one stay, whatever the duration
-	binWidth    int64
-	sampled     float64 // share of the shorter operations that stay
-	mustAll     bool
+// Selection is what stays of a run that has more than a trace may hold.
+type Selection struct {
+	Active      bool
+	MustCut     int // hash buckets below this one stay, of failed and unfinished operations
+	MinDuration int // duration buckets from this one on stay
+	SampleCut   int // hash buckets below this one stay, whatever the duration
+	BinWidth    int64
+	Sampled     float64 // share of the shorter operations that stay
+	MustAll     bool
 }
 
 func mix(x uint64) uint64 {
@@ -81,15 +82,15 @@ func place(op *ops.Op) (must bool, duration, hash int) {
 	return must, min(bucket(uint64(max(op.Done-op.Post, 0))), durationBuckets-1), bucket(mix(key) >> 32)
 }
 
-func (s *selection) keep(op *ops.Op) bool {
-	if !s.active {
+func (s *Selection) keep(op *ops.Op) bool {
+	if !s.Active {
 		return true
 	}
 	must, duration, hash := place(op)
 	if must {
-		return hash < s.mustCut
+		return hash < s.MustCut
 	}
-	return duration >= s.minDuration || hash < s.sampleCut
+	return duration >= s.MinDuration || hash < s.SampleCut
 }
 
 // maxRows is the most that rows may be.
@@ -126,23 +127,20 @@ func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 	if limit < 0 || p.Run.Operations*maxRows+1 <= limit {
 		return nil
 	}
-	total := &census{used: p.NewTrackSet()}
+	if p.Options.Elsewhere != nil {
+		if err := p.Options.Elsewhere.Start(KindCensus, censusParts(p.Run.Partitions), struct{}{}); err != nil {
+			return err
+		}
+	}
+	total := &Census{Used: p.NewTrackSet()}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.Options.Workers)
-	for i := range p.Run.Partitions {
+	for i := range censusParts(p.Run.Partitions) {
 		g.Go(func() error {
-			c := &census{used: p.NewTrackSet()}
-			err := src.Partition(ctx, i, func(block []ops.Op) error {
-				for k := range block {
-					if err := p.count(c, &block[k]); err != nil {
-						return err
-					}
-				}
-				return ctx.Err()
-			})
+			c, err := p.census(ctx, src, i)
 			if err != nil {
-				return fmt.Errorf("counting the operations of partition %d: %w", i, err)
+				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -153,44 +151,71 @@ func (p *Plan) Select(ctx context.Context, src ops.Source) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if total.rows+1 > limit {
+	if total.Rows+1 > limit {
 		p.sel = total.choose(max(limit-overviewRows, 0))
 		from, to := p.Range()
-		bins := max(min(limit/(4*int64(max(total.used.count(), 1))), 1<<20), 16)
-		p.sel.binWidth = max((to-from)/bins, 1)
+		bins := max(min(limit/(4*int64(max(total.Used.count(), 1))), 1<<20), 16)
+		p.sel.BinWidth = max((to-from)/bins, 1)
 	}
 	return nil
 }
 
-func (p *Plan) count(c *census, op *ops.Op) error {
+// census counts part i, here or elsewhere.
+func (p *Plan) census(ctx context.Context, src ops.Source, i int) (*Census, error) {
+	if p.Options.Elsewhere != nil {
+		c := &Census{}
+		path, err := p.Options.Elsewhere.Wait(ctx, KindCensus, i, c)
+		if err != nil || path != "" {
+			return c, err
+		}
+	}
+	return p.CensusPart(ctx, src, i)
+}
+
+func (p *Plan) countPartition(ctx context.Context, src ops.Source, i int, c *Census) error {
+	err := src.Partition(ctx, i, func(block []ops.Op) error {
+		for k := range block {
+			if err := p.count(c, &block[k]); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return fmt.Errorf("counting the operations of partition %d: %w", i, err)
+	}
+	return nil
+}
+
+func (p *Plan) count(c *Census, op *ops.Op) error {
 	if shown, err := p.Shows(op); !shown {
 		return err
 	}
 	for _, k := range []CounterKind{Outstanding, totalOf[op.Role]} {
 		if t, ok := p.counter(op.Endpoint, k); ok {
-			c.used.Add(t)
+			c.Used.Add(t)
 		}
 	}
 	n := rows(op)
-	c.rows += n
+	c.Rows += n
 	must, duration, hash := place(op)
 	if must {
-		c.must[hash] += n
+		c.Must[hash] += n
 	} else {
-		c.others[duration][hash] += n
+		c.Others[duration][hash] += n
 	}
 	return nil
 }
 
-func (c *census) add(d *census) {
-	c.rows += d.rows
-	c.used.merge(d.used)
-	for h := range c.must {
-		c.must[h] += d.must[h]
+func (c *Census) add(d *Census) {
+	c.Rows += d.Rows
+	c.Used.merge(d.Used)
+	for h := range c.Must {
+		c.Must[h] += d.Must[h]
 	}
-	for i := range c.others {
-		for h := range c.others[i] {
-			c.others[i][h] += d.others[i][h]
+	for i := range c.Others {
+		for h := range c.Others[i] {
+			c.Others[i][h] += d.Others[i][h]
 		}
 	}
 }
@@ -206,37 +231,37 @@ func fill(room int64, n int, rows func(i int) int64) (int, int64) {
 	return n, room
 }
 
-func (c *census) choose(room int64) selection {
-	s := selection{active: true}
-	s.mustCut, room = fill(room, hashBuckets, func(h int) int64 { return c.must[h] })
-	s.mustAll = s.mustCut == hashBuckets
-	if !s.mustAll {
-		s.minDuration = durationBuckets
+func (c *Census) choose(room int64) Selection {
+	s := Selection{Active: true}
+	s.MustCut, room = fill(room, hashBuckets, func(h int) int64 { return c.Must[h] })
+	s.MustAll = s.MustCut == hashBuckets
+	if !s.MustAll {
+		s.MinDuration = durationBuckets
 		return s
 	}
 	byDuration := func(d int) (n int64) {
-		for _, v := range c.others[d] {
+		for _, v := range c.Others[d] {
 			n += v
 		}
 		return n
 	}
 	longest := int64(float64(room) * longestShare)
 	taken, left := fill(longest, durationBuckets, func(i int) int64 { return byDuration(durationBuckets - 1 - i) })
-	s.minDuration = durationBuckets - taken
+	s.MinDuration = durationBuckets - taken
 	room -= longest - left
 	byHash := func(h int) (n int64) {
-		for d := range s.minDuration {
-			n += c.others[d][h]
+		for d := range s.MinDuration {
+			n += c.Others[d][h]
 		}
 		return n
 	}
-	s.sampleCut, left = fill(room, hashBuckets, byHash)
+	s.SampleCut, left = fill(room, hashBuckets, byHash)
 	var shorter int64
 	for h := range hashBuckets {
 		shorter += byHash(h)
 	}
 	if shorter > 0 {
-		s.sampled = float64(room-left) / float64(shorter)
+		s.Sampled = float64(room-left) / float64(shorter)
 	}
 	return s
 }
@@ -245,15 +270,15 @@ func (c *census) choose(room int64) selection {
 func (p *Plan) Rule() string {
 	s := &p.sel
 	switch {
-	case !s.active:
+	case !s.Active:
 		return ""
-	case !s.mustAll:
+	case !s.MustAll:
 		return "kept: an even sample of the failed and unfinished operations, nothing else"
-	case s.minDuration == durationBuckets:
+	case s.MinDuration == durationBuckets:
 		return fmt.Sprintf("kept: every failed or unfinished operation, and an even sample of %.2g %% of the others; counters thinned to first, lowest, highest and last value per %d ns",
-			100*s.sampled, s.binWidth)
+			100*s.Sampled, s.BinWidth)
 	default:
 		return fmt.Sprintf("kept: every failed or unfinished operation, those of %d ns or longer, and an even sample of %.2g %% of the shorter ones; counters thinned to first, lowest, highest and last value per %d ns",
-			lowest(s.minDuration), 100*s.sampled, s.binWidth)
+			lowest(s.MinDuration), 100*s.Sampled, s.BinWidth)
 	}
 }

@@ -23,9 +23,10 @@ type Options struct {
 	Layers    []string // layers shown; nil means all
 	From, To  int64    // only operations that overlap [From, To), ns since the Unix epoch; a To of 0 is the end of the run
 
-	Ranks func(int64) bool // only processes of these ranks; nil means all, also those without one
-	Piece *Piece           // only the operations of a piece; nil means all
-	Facts []Fact           // said of the run in the overview, beside what the plan knows itself
+	Ranks     func(int64) bool // only processes of these ranks; nil means all, also those without one
+	Piece     *Piece           // only the operations of a piece; nil means all
+	Elsewhere Elsewhere        // other processes that make parts; nil for none
+	Facts     []Fact           // said of the run in the overview, beside what the plan knows itself
 }
 
 // Piece is a part of a trace that is split by time: the operations posted in [From, To), ns since the Unix epoch.
@@ -106,7 +107,7 @@ type Plan struct {
 	shownOnes []int      // indices of those that are shown, in order of base
 	tracks    int
 	text      texts
-	sel       selection
+	sel       Selection
 	layers    map[string]bool
 	ranks     []bool // by process: shown
 }

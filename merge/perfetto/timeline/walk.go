@@ -44,14 +44,14 @@ type Stats struct {
 	Rule                 string           // what was left out, in words; "" where nothing was
 	Bytes                int64            // size of the output
 
-	used TrackSet
+	Used TrackSet            // tracks that hold anything
 	half map[uint64]struct{} // messages of which one end was seen; nil where none can be cut
 	mu   sync.Mutex          // of Add
 }
 
 // NewStats makes empty statistics for the tracks of p.
 func (p *Plan) NewStats() *Stats {
-	s := &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), used: p.NewTrackSet()}
+	s := &Stats{Written: map[string]int64{}, LeftOut: map[string]int64{}, Rule: p.Rule(), Used: p.NewTrackSet()}
 	if o := &p.Options; o.Piece != nil || o.Ranks != nil || o.From > p.Run.First || o.To <= p.Run.Last {
 		s.half = map[uint64]struct{}{}
 	}
@@ -92,9 +92,9 @@ func (s *Stats) Add(t *Stats) {
 		s.see(flow)
 	}
 	s.FlowsCut = int64(len(s.half))
-	for i, w := range t.used {
-		s.Tracks += bits.OnesCount64(w &^ s.used[i])
-		s.used[i] |= w
+	for i, w := range t.Used {
+		s.Tracks += bits.OnesCount64(w &^ s.Used[i])
+		s.Used[i] |= w
 	}
 }
 
@@ -182,7 +182,7 @@ func (v *walker) op(op *ops.Op) error {
 	v.samples(op)
 	layer := p.text.events[op.Event].event.Layer
 	keep := p.sel.keep(op)
-	if p.sel.active {
+	if p.sel.Active {
 		for _, x := range v.post {
 			v.thinned(x)
 		}
@@ -192,10 +192,10 @@ func (v *walker) op(op *ops.Op) error {
 		v.post, v.done = v.post[:0], v.done[:0]
 	} else {
 		for _, x := range v.post {
-			s.used.Add(x.Track)
+			s.Used.Add(x.Track)
 		}
 		for _, x := range v.done {
-			s.used.Add(x.Track)
+			s.Used.Add(x.Track)
 		}
 		s.Counters += int64(len(v.post) + len(v.done))
 	}
@@ -227,7 +227,7 @@ func (v *walker) op(op *ops.Op) error {
 		s.see(op.Flow)
 	}
 	track := p.lane(op)
-	s.used.Add(track)
+	s.Used.Add(track)
 	return v.w.Slice(op, track, v.post, v.done)
 }
 
@@ -275,7 +275,7 @@ func (a numbered) before(b numbered) bool { return a.Time < b.Time || a.Time == 
 func (v *walker) thinned(x Sample) {
 	v.counters++
 	y := numbered{x, v.counters}
-	k := bin{x.Track, (x.Time - v.p.Run.First) / v.p.sel.binWidth}
+	k := bin{x.Track, (x.Time - v.p.Run.First) / v.p.sel.BinWidth}
 	e := v.thin[k]
 	if e == nil {
 		v.thin[k] = &extremes{y, y, y, y, 1}
@@ -310,7 +310,7 @@ func (v *walker) flush() error {
 				return err
 			}
 		}
-		v.s.used.Add(k.track)
+		v.s.Used.Add(k.track)
 		v.s.Counters += int64(len(kept))
 		v.s.CountersLeftOut += e.n - int64(len(kept))
 	}

@@ -58,7 +58,7 @@ static char *noise(const char *const *seeds, size_t count)
 
 static void step(void)
 {
-    static const char *const seeds[] = {"1;ucx,ibverbs;/home/ann/sigmatrace-7.0", "1;ucx;@/home/ann", "off", "none", "2;x;y", ""};
+    static const char *const seeds[] = {"1;ucx,ibverbs;/home/ann/sigmatrace-7.0", "1;ucx;@1764500000/home/%%/%j/r-%j.%s", "off", "none", "2;x;y", ""};
     static const char *const preloads[] = {"", "/usr/lib/a.so:/usr/lib/b.so", "/opt/l/libsigmatrace.so:/opt/l/provider-ucx.so:/opt/l/mine.so", "::a b"};
     static const char *const numbers[] = {"12", "4294967295", "", "x", "1/../2"};
     for (int i = 0; i < 200000; i++) {
