@@ -7,7 +7,7 @@
  *     verbs_context                ibverbs_post.c, ibverbs_poll.c and ibverbs_setup.c
  *     pointers in ibv_qp_ex, cq_ex ibverbs_wr.c, ibverbs_poll.c: patched when the queue has been made
  *
- * A fifth goes round them all, and is only named: ibverbs_blind.c.
+ * A fifth goes round them all, and is only named: ibverbs_blind.c, and ibverbs_devx.c, which knows its queue pairs' peers.
  *
  * What was patched lives longer than a capture: a forked child goes on with patched tables while its objects are wiped. So originals
  * lie in static memory here, and whatever hangs on an st_object is made again when it is missing (ibverbs_define.c).
@@ -59,6 +59,7 @@
     X(mlx5dv_create_cq, "MLX5_1.1")                                                                                                          \
     X(mlx5dv_init_obj, "MLX5_1.2")                                                                                                           \
     X(mlx5dv_devx_obj_create, "MLX5_1.7")                                                                                                    \
+    X(mlx5dv_devx_obj_modify, "MLX5_1.7")                                                                                                    \
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")
 #define EFADV_HOOKED(X)                                                                                                                      \
     X(efadv_create_driver_qp, "EFA_1.0")                                                                                                     \
@@ -182,7 +183,7 @@ void define_cq(struct ibv_cq *cq);
 void define_srq(struct ibv_srq *srq, unsigned entries, unsigned sges);
 void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, unsigned flags);
 /* A queue pair that exists in the device only. key: what stands for it in the program. */
-void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, const char *why_blind);
+void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, unsigned send_entries, const char *why_blind);
 void define_qp_change(struct st_object *o, const struct ibv_qp_attr *a, unsigned mask);
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a);
 /* Ends what stood for a library's object that is gone. id: of the object before it went, so that one made at the same address by another

@@ -279,13 +279,13 @@ void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, 
         describe_qp(qp, o, signal_all, cap, flags);
 }
 
-void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, const char *why_blind)
+void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, unsigned send_entries, const char *why_blind)
 {
     struct st_object *o = make(ST_KIND_QP, key);
     if (!o->id)
         return;
     uint32_t device = device_of(c)->id;
-    st_def_verbs_qp(o->id, device, 0, qpn, type, 0, 0, 0, 0, 0, 0, 0);
+    st_def_verbs_qp(o->id, device, 0, qpn, type, 0, 0, 0, 0, send_entries, 0, 0);
     st_def_verbs_blind(o->id, why_blind);
 }
 

@@ -287,6 +287,44 @@ func TestDevxQueuePair(t *testing.T) {
 	}
 }
 
+// How it is connected stands in the commands, so its peer is known: two processes, each with a queue of the other's.
+func TestDevxConnection(t *testing.T) {
+	r := newRig(t, "full")
+	r.env = append(r.env, "SOFTHCA_DEVX=1")
+	r.run(built(t, "softhca/devx_check"), "between")
+	rec := r.recorded()
+	qps := rec.defs["verbs_qp"]
+	if len(qps) != 2 {
+		t.Fatalf("%d queue pairs, want 2: %v", len(qps), qps)
+	}
+	// Both captures count their objects anew, and each has one queue pair.
+	var peers []any
+	for _, m := range rec.defs["verbs_qp_modify"] {
+		switch m["state"] {
+		case uint64(1):
+			if m["port"] != uint64(1) {
+				t.Errorf("port: %v", m)
+			}
+		case uint64(3):
+		case uint64(2):
+			if m["dlid"] != uint64(1) || m["service_level"] != uint64(3) || m["path_mtu"] != uint64(4096) {
+				t.Errorf("path: %v", m)
+			}
+			peers = append(peers, m["dest_qpn"])
+		default:
+			t.Errorf("state: %v", m)
+		}
+	}
+	if len(rec.defs["verbs_qp_modify"]) != 6 || len(peers) != 2 || peers[0] != qps[1]["qpn"] || peers[1] != qps[0]["qpn"] {
+		t.Errorf("queue pairs %v with peers %v", qps, peers)
+	}
+	for _, q := range qps {
+		if q["send_entries"] != uint64(64) {
+			t.Errorf("queue of 64 blocks: %v", q)
+		}
+	}
+}
+
 func rec1(t *testing.T, rec *recorded, name string) map[string]any {
 	t.Helper()
 	if len(rec.defs[name]) != 1 {

@@ -124,6 +124,13 @@ void queue_connect(struct queue *q, uint32_t dest)
 		command(in, op);
 		set24(in + 9, q->qpn);
 		in[QPC + 0x92] = 0xe0; /* reads, writes and atomics from there */
+		if (op == 0x502)
+			in[QPC + 0x18 + 0x25] = 1; /* the port */
+		if (op == 0x503) {
+			in[QPC + 8] = IBV_MTU_4096 << 5;
+			in[QPC + 0x18 + 7] = 1; /* the path: LID, service level */
+			in[QPC + 0x18 + 0x24] = 3;
+		}
 		set24(in + QPC + 0x15, dest);
 		if (mlx5dv_devx_obj_modify(q->qp, in, sizeof in, out, sizeof out)) {
 			fprintf(stderr, "command %#x of queue %#x is refused\n", op, q->qpn);
