@@ -60,7 +60,8 @@ func (c *crew) spread(folder string, ended func()) func() {
 	for i := range c.size {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s\n%s\n%d", workerChild, c.run, folder, c.cores))
-		cmd.Stderr = &c.said
+		var said bytes.Buffer
+		cmd.Stderr = &said
 		if c.change != nil {
 			c.change(i, cmd)
 		}
@@ -73,6 +74,7 @@ func (c *crew) spread(folder string, ended func()) func() {
 			err := cmd.Wait()
 			mu.Lock()
 			defer mu.Unlock()
+			c.said.Write(said.Bytes())
 			if err != nil {
 				c.failed = append(c.failed, err)
 			}
