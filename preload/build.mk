@@ -1,6 +1,6 @@
 # The recorder and the providers: libsigmatrace.so and a provider-NAME.so each, to be preloaded together; and for the usual sets of providers
 # one object that holds the recorder and them, libsigmatrace.NAME+NAME.so with the names in order of the alphabet.
-PRELOAD_SRC := $(addprefix preload/,app.c chunk.c config.c crc.c file.c filesystem.c header.c interpose.c lookup.c memory.c nvtx.c object.c recorder.c ring.c select.c window.c written.c)
+PRELOAD_SRC := $(addprefix preload/,app.c chunk.c config.c crc.c file.c filesystem.c header.c interpose.c lookup.c memory.c nvtx.c object.c queues.c recorder.c ring.c select.c window.c written.c)
 PRELOAD_HDR := $(wildcard preload/*.h)
 PRELOAD_CFLAGS := $(CWARN) -O2 -g -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-tree-slp-vectorize $(SANITIZE)
 # Every program of a job loads them, most for nothing. Two segments instead of four, no relro and no symbol looked up before it is called make
@@ -25,7 +25,7 @@ $(B)/aarch64/libsigmatrace.so: $(PRELOAD_SRC) $(PRELOAD_HDR) preload/build.mk
 
 # Each NAME.mk adds a name to PROVIDERS, and sets NAME_SRC to its files and NAME_MAP to the script of its symbols' versions, if they have some.
 PROVIDERS :=
--include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk)
+-include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk preload/cuda.mk)
 
 version_scripts = $(addprefix -Wl$(comma)--version-script$(comma),$1)
 comma := ,

@@ -54,6 +54,13 @@ enum st_event {
     ST_EV_APP_MARK = 104,
     ST_EV_APP_PHASE_BEGIN = 105,
     ST_EV_APP_PHASE_END = 106,
+    ST_EV_DOORBELL_SEND = 112,
+    ST_EV_DOORBELL_WRITE = 113,
+    ST_EV_DOORBELL_WRITE_IMM = 114,
+    ST_EV_DOORBELL_READ = 115,
+    ST_EV_DOORBELL_ATOMIC = 116,
+    ST_EV_DOORBELL_CONTROL = 117,
+    ST_EV_DOORBELL_CALL = 118,
 };
 
 enum st_definition_id {
@@ -92,10 +99,11 @@ enum st_definition_id {
     ST_DEF_APP_TRACK = 105,
     ST_DEF_EPOCH = 106,
     ST_DEF_WINDOW = 107,
+    ST_DEF_DOORBELL_QUEUE = 112,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
-#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, [80] = 1, [81] = 2, [82] = 1, [83] = 2, [84] = 1, [85] = 1, [86] = 1, [87] = 1, [88] = 3, [89] = 3, }
+#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, [80] = 1, [81] = 2, [82] = 1, [83] = 2, [84] = 1, [85] = 1, [86] = 1, [87] = 1, [88] = 3, [89] = 3, [112] = 1, [113] = 1, [114] = 1, [115] = 1, [116] = 1, [117] = 1, }
 
 enum {
     ST_DOMAIN_TSC = 1,
@@ -693,6 +701,52 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
     }
     uint64_t v_[] = {o_->id, (uint64_t)solicited_only};
     st_record(t_, now_, event_, o_, &st_layout_verbs_notify, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_doorbell_request = {
+    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x550, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t index, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)bytes == s_->next[1] &&
+                  (uint64_t)opcode == s_->next[2] &&
+                  (uint64_t)flags == s_->next[3] &&
+                  (uint64_t)index == s_->next[4] &&
+                  (uint64_t)sges == s_->next[5] &&
+                  (uint64_t)local_address == s_->next[6] &&
+                  (uint64_t)local_key == s_->next[7] &&
+                  (uint64_t)remote_address == s_->next[8] &&
+                  (uint64_t)remote_key == s_->next[9] &&
+                  (uint64_t)immediate == s_->next[10] &&
+                  (uint64_t)call == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[4] = index + s_->stride[4];
+        s_->next[6] = local_address + s_->stride[6];
+        s_->next[8] = remote_address + s_->stride[8];
+        s_->next[10] = immediate + s_->stride[10];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)index, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
+    st_record(t_, now_, event_, o_, &st_layout_doorbell_request, v_);
     st_idle(t_);
 }
 
@@ -1593,6 +1647,20 @@ static inline void st_def_window(uint64_t open, uint64_t cause, uint64_t realtim
     p_ = st_varint(p_, cause);
     p_ = st_varint(p_, realtime_ns);
     p_ = st_varint(p_, command);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uint64_t blocks, uint64_t of_gpu)
+{
+    struct st_definition d_ = st_define_begin(112, 56);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue_pair);
+    p_ = st_varint(p_, ring);
+    p_ = st_varint(p_, blocks);
+    p_ = st_varint(p_, of_gpu);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

@@ -60,6 +60,11 @@
     X(mlx5dv_init_obj, "MLX5_1.2")                                                                                                           \
     X(mlx5dv_devx_obj_create, "MLX5_1.7")                                                                                                    \
     X(mlx5dv_devx_obj_modify, "MLX5_1.7")                                                                                                    \
+    X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                                                                     \
+    X(mlx5dv_devx_free_uar, "MLX5_1.7")                                                                                                      \
+    X(mlx5dv_devx_umem_reg, "MLX5_1.7")                                                                                                      \
+    X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19")                                                                                                  \
+    X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                                                                                                    \
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")
 #define EFADV_HOOKED(X)                                                                                                                      \
     X(efadv_create_driver_qp, "EFA_1.0")                                                                                                     \

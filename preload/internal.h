@@ -218,7 +218,6 @@ void st_block_publish(struct st_block *b);
 uint8_t *st_block_populate(struct st_block *b, uint8_t *from);
 void st_block_release(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
-void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 
 /* written.c. Writes size bytes at place of the file. 0, or an errno: recording has then been stopped. */
 int st_write(const void *p, size_t size, uint64_t place);

@@ -39,7 +39,7 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYER_DOORBELL = 5, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
@@ -280,6 +280,8 @@ ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, stru
 /* Writes a time record, so that a record whose own time does not fit can be a hit: each call that others were recorded within, since it is
  * stamped before them. Returns the ticks that are left: 0, or now less the last time where there is no room for it. */
 ST_PUBLIC uint64_t st_step(struct st_thread *t, uint64_t now);
+/* Counts events that are lost, and the bytes that they would have counted. */
+ST_PUBLIC void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 /* Records an open run of empty polls and ends it. */
 ST_PUBLIC void st_polls_flush(struct st_thread *t, struct st_polls *run);
 

@@ -11,6 +11,7 @@ var Providers = []Provider{
 	{"ucx", "UCP calls of UCX: tag, stream, put, get, atomic, active message, flush; in full mode the UCT operations below them"},
 	{"libfabric", "libfabric: messages, tagged messages, remote memory access and atomics of endpoints, and completions"},
 	{"ibverbs", "libibverbs: devices, queue pairs, posted requests and completions"},
+	{"cuda", "requests that GPU kernels post by themselves: doorbells, and the work queue elements they cover; together with ibverbs"},
 }
 
 func providerNames() []string {

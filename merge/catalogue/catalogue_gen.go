@@ -4,55 +4,62 @@ package catalogue
 
 // Event ids.
 const (
-	EventUcpPut          = 1
-	EventUcpGet          = 2
-	EventUcpTagSend      = 3
-	EventUcpTagRecv      = 4
-	EventUcpStreamSend   = 5
-	EventUcpAmSend       = 6
-	EventUcpAtomic       = 7
-	EventUcpFlush        = 8
-	EventUcpCompletion   = 9
-	EventUcpCall         = 10
-	EventVerbsSend       = 32
-	EventVerbsRecv       = 33
-	EventVerbsWrite      = 34
-	EventVerbsWriteImm   = 35
-	EventVerbsRead       = 36
-	EventVerbsAtomic     = 37
-	EventVerbsDatagram   = 38
-	EventVerbsControl    = 39
-	EventVerbsCompletion = 40
-	EventVerbsCall       = 41
-	EventVerbsSge        = 42
-	EventVerbsEmptyPolls = 43
-	EventVerbsNotify     = 44
-	EventUctPut          = 64
-	EventUctGet          = 65
-	EventUctAmSend       = 66
-	EventUctTagSend      = 67
-	EventUctTagRecv      = 68
-	EventUctAtomic       = 69
-	EventUctFlush        = 70
-	EventUctCompletion   = 71
-	EventUctCall         = 72
-	EventOfiSend         = 80
-	EventOfiRecv         = 81
-	EventOfiTaggedSend   = 82
-	EventOfiTaggedRecv   = 83
-	EventOfiWrite        = 84
-	EventOfiRead         = 85
-	EventOfiAtomic       = 86
-	EventOfiPeek         = 87
-	EventOfiCompletion   = 88
-	EventOfiError        = 89
-	EventOfiCall         = 90
-	EventOfiEmptyPolls   = 91
-	EventOfiCounter      = 92
-	EventOfiCancel       = 93
-	EventAppMark         = 104
-	EventAppPhaseBegin   = 105
-	EventAppPhaseEnd     = 106
+	EventUcpPut           = 1
+	EventUcpGet           = 2
+	EventUcpTagSend       = 3
+	EventUcpTagRecv       = 4
+	EventUcpStreamSend    = 5
+	EventUcpAmSend        = 6
+	EventUcpAtomic        = 7
+	EventUcpFlush         = 8
+	EventUcpCompletion    = 9
+	EventUcpCall          = 10
+	EventVerbsSend        = 32
+	EventVerbsRecv        = 33
+	EventVerbsWrite       = 34
+	EventVerbsWriteImm    = 35
+	EventVerbsRead        = 36
+	EventVerbsAtomic      = 37
+	EventVerbsDatagram    = 38
+	EventVerbsControl     = 39
+	EventVerbsCompletion  = 40
+	EventVerbsCall        = 41
+	EventVerbsSge         = 42
+	EventVerbsEmptyPolls  = 43
+	EventVerbsNotify      = 44
+	EventUctPut           = 64
+	EventUctGet           = 65
+	EventUctAmSend        = 66
+	EventUctTagSend       = 67
+	EventUctTagRecv       = 68
+	EventUctAtomic        = 69
+	EventUctFlush         = 70
+	EventUctCompletion    = 71
+	EventUctCall          = 72
+	EventOfiSend          = 80
+	EventOfiRecv          = 81
+	EventOfiTaggedSend    = 82
+	EventOfiTaggedRecv    = 83
+	EventOfiWrite         = 84
+	EventOfiRead          = 85
+	EventOfiAtomic        = 86
+	EventOfiPeek          = 87
+	EventOfiCompletion    = 88
+	EventOfiError         = 89
+	EventOfiCall          = 90
+	EventOfiEmptyPolls    = 91
+	EventOfiCounter       = 92
+	EventOfiCancel        = 93
+	EventAppMark          = 104
+	EventAppPhaseBegin    = 105
+	EventAppPhaseEnd      = 106
+	EventDoorbellSend     = 112
+	EventDoorbellWrite    = 113
+	EventDoorbellWriteImm = 114
+	EventDoorbellRead     = 115
+	EventDoorbellAtomic   = 116
+	EventDoorbellControl  = 117
+	EventDoorbellCall     = 118
 )
 
 // Definition ids.
@@ -92,6 +99,7 @@ const (
 	DefAppTrack         = 105
 	DefEpoch            = 106
 	DefWindow           = 107
+	DefDoorbellQueue    = 112
 )
 
 // Indices of the fields of each layout and definition.
@@ -180,6 +188,18 @@ const (
 	VerbsEmptyPollsDuration        = 2
 	VerbsNotifyCompletionQueue     = 0
 	VerbsNotifySolicitedOnly       = 1
+	DoorbellRequestQueuePair       = 0
+	DoorbellRequestBytes           = 1
+	DoorbellRequestOpcode          = 2
+	DoorbellRequestFlags           = 3
+	DoorbellRequestIndex           = 4
+	DoorbellRequestSges            = 5
+	DoorbellRequestLocalAddress    = 6
+	DoorbellRequestLocalKey        = 7
+	DoorbellRequestRemoteAddress   = 8
+	DoorbellRequestRemoteKey       = 9
+	DoorbellRequestImmediate       = 10
+	DoorbellRequestCall            = 11
 	AppPhaseTrack                  = 0
 	AppPhaseName                   = 1
 	AppPhaseRange                  = 2
@@ -413,6 +433,10 @@ const (
 	DefWindowCause                 = 1
 	DefWindowRealtimeNs            = 2
 	DefWindowCommand               = 3
+	DefDoorbellQueueQueuePair      = 0
+	DefDoorbellQueueRing           = 1
+	DefDoorbellQueueBlocks         = 2
+	DefDoorbellQueueOfGpu          = 3
 )
 
 // Values of the enumerations.
@@ -632,6 +656,20 @@ var layouts = []*Layout{
 		{"completion_queue", 5, "", 0, ""},
 		{"solicited_only", 0, "", 0, ""},
 	}),
+	NewLayout("doorbell_request", []Field{
+		{"queue_pair", 5, "", 0, ""},
+		{"bytes", 2, "", 0, "sum of the scatter/gather entries or inline bytes"},
+		{"opcode", 0, "", 0, "of the element, as the device has it (MLX5_OPCODE_...)"},
+		{"flags", 7, "verbs_send_flags", 0, "signaled: it asks for a completion"},
+		{"index", 0, "", 1, "of its first block of 64 bytes, counted on over the ring's end"},
+		{"sges", 0, "", 0, "number of scatter/gather entries"},
+		{"local_address", 3, "", 1, "address of the first entry"},
+		{"local_key", 4, "", 0, "lkey of the first entry, hashed"},
+		{"remote_address", 3, "", 1, ""},
+		{"remote_key", 4, "", 0, "rkey, hashed"},
+		{"immediate", 4, "", 1, "immediate data in host order"},
+		{"call", 0, "", 0, "0 for the first element of a doorbell, 1 for those after it"},
+	}),
 	NewLayout("app_phase", []Field{
 		{"track", 5, "", 0, "the thread's track, or that of ranges that may end in another thread"},
 		{"name", 0, "", 0, "number of an app_name; 0 where it is not known"},
@@ -730,6 +768,7 @@ var Default = (&Catalogue{Version: 1,
 		{"uct", []string{"put", "get", "am_send", "tag_send", "tag_recv", "atomic"}, []string{"tag_recv"}},
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
 		{"app", []string{}, []string{}},
+		{"doorbell", []string{"send", "write", "write_imm", "read", "atomic"}, []string{}},
 	},
 	Layouts: layouts,
 	Events: []*Event{
@@ -756,32 +795,39 @@ var Default = (&Catalogue{Version: 1,
 		{42, "verbs_sge", "ibverbs", "verbs", "", 4, layouts[6], []string{"full"}, ""},
 		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, layouts[9], []string{"full"}, ""},
 		{44, "verbs_notify", "ibverbs", "verbs", "", 5, layouts[10], []string{"full"}, ""},
-		{64, "uct_put", "ucx", "uct", "put", 1, layouts[12], []string{"full"}, ""},
-		{65, "uct_get", "ucx", "uct", "get", 1, layouts[12], []string{"full"}, ""},
-		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[12], []string{"full"}, ""},
-		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[12], []string{"full"}, ""},
-		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[12], []string{"full"}, ""},
-		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[12], []string{"full"}, ""},
-		{70, "uct_flush", "ucx", "uct", "", 6, layouts[12], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
-		{71, "uct_completion", "ucx", "uct", "", 2, layouts[13], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, layouts[13], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, layouts[13], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[13], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[13], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[13], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[13], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, layouts[13], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, layouts[14], []string{"full"}, ""},
 		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
-		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[14], []string{"full"}, ""},
-		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[14], []string{"full"}, ""},
-		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[14], []string{"full"}, ""},
-		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[14], []string{"full"}, ""},
-		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[15], []string{"full"}, ""},
-		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[15], []string{"full"}, ""},
-		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[15], []string{"full"}, ""},
-		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[14], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
-		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[16], []string{"full"}, ""},
-		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[17], []string{"full"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[15], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[15], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[15], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[15], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[16], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[16], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[16], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[15], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[17], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[18], []string{"full"}, ""},
 		{90, "ofi_call", "libfabric", "ofi", "", 3, layouts[2], []string{"simple"}, ""},
-		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[18], []string{"full"}, ""},
-		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[19], []string{"full"}, ""},
-		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[20], []string{"full"}, ""},
-		{104, "app_mark", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
-		{105, "app_phase_begin", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
-		{106, "app_phase_end", "app", "app", "", 7, layouts[11], []string{"simple", "full"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[19], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[20], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[21], []string{"full"}, ""},
+		{104, "app_mark", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
+		{105, "app_phase_begin", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
+		{106, "app_phase_end", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
+		{112, "doorbell_send", "cuda", "doorbell", "send", 1, layouts[11], []string{"full"}, ""},
+		{113, "doorbell_write", "cuda", "doorbell", "write", 1, layouts[11], []string{"full"}, ""},
+		{114, "doorbell_write_imm", "cuda", "doorbell", "write_imm", 1, layouts[11], []string{"full"}, ""},
+		{115, "doorbell_read", "cuda", "doorbell", "read", 1, layouts[11], []string{"full"}, ""},
+		{116, "doorbell_atomic", "cuda", "doorbell", "atomic", 1, layouts[11], []string{"full"}, ""},
+		{117, "doorbell_control", "cuda", "doorbell", "", 6, layouts[11], []string{"full"}, "An element that moves nothing (no-operation, wait), or one whose opcode is not known. It takes an ordinal of its queue."},
+		{118, "doorbell_call", "cuda", "doorbell", "", 3, layouts[2], []string{"simple"}, "A doorbell."},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -1019,6 +1065,12 @@ var Default = (&Catalogue{Version: 1,
 			{"realtime_ns", 0, "", 0, "CLOCK_REALTIME of the edge as it was meant"},
 			{"command", 0, "", 0, "number of the command in the control file; 0 none"},
 		}, "The window for events opened or closed, or was so when recording began. A process without one records all the time."},
+		{112, "doorbell_queue", []Field{
+			{"queue_pair", 5, "", 0, ""},
+			{"ring", 3, "", 0, ""},
+			{"blocks", 0, "", 0, "of 64 bytes"},
+			{"of_gpu", 0, "", 0, "1: the ring lies in a GPU's memory"},
+		}, "A queue pair whose ring is read when it is rung: what is posted to it is of layer doorbell."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},

@@ -40,6 +40,7 @@ const (
 	verbs = "verbs"
 	ofi   = "ofi"
 	app   = "app"
+	bell  = "doorbell"
 )
 
 // Pairer is the state of one process.
@@ -117,6 +118,8 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.verbsCompletion(ev)
 	case "verbs_empty_polls":
 		p.polls(ev, ev.Fields[catalogue.VerbsEmptyPollsCount], ev.Fields[catalogue.VerbsEmptyPollsDuration])
+	case "doorbell_request":
+		p.doorbellRequest(ev, e)
 	case "ofi_message", "ofi_access":
 		p.ofiRequest(ev, e)
 	case "ofi_completion":

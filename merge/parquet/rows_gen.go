@@ -11,19 +11,21 @@ import (
 
 // layers makes the writer of each layer's operations.
 var layers = map[string]func(*encoder) layerWriter{
-	"ofi":   newLayerWriter[ofiRow],
-	"ucp":   newLayerWriter[ucpRow],
-	"uct":   newLayerWriter[uctRow],
-	"verbs": newLayerWriter[verbsRow],
-	"app":   newLayerWriter[appRow],
+	"ofi":      newLayerWriter[ofiRow],
+	"ucp":      newLayerWriter[ucpRow],
+	"uct":      newLayerWriter[uctRow],
+	"verbs":    newLayerWriter[verbsRow],
+	"app":      newLayerWriter[appRow],
+	"doorbell": newLayerWriter[doorbellRow],
 }
 
 var rowTypes = map[string]reflect.Type{
-	"ofi":   reflect.TypeFor[ofiRow](),
-	"ucp":   reflect.TypeFor[ucpRow](),
-	"uct":   reflect.TypeFor[uctRow](),
-	"verbs": reflect.TypeFor[verbsRow](),
-	"app":   reflect.TypeFor[appRow](),
+	"ofi":      reflect.TypeFor[ofiRow](),
+	"ucp":      reflect.TypeFor[ucpRow](),
+	"uct":      reflect.TypeFor[uctRow](),
+	"verbs":    reflect.TypeFor[verbsRow](),
+	"app":      reflect.TypeFor[appRow](),
+	"doorbell": reflect.TypeFor[doorbellRow](),
 }
 
 type ofiRow struct {
@@ -301,6 +303,54 @@ func (r *appRow) fill(e *encoder, op *ops.Op) {
 	}
 }
 
+type doorbellRow struct {
+	operation
+	doorbellFields
+}
+
+// doorbellFields are the fields of the layer's records; null where a record has none.
+type doorbellFields struct {
+	PostedBytes   *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
+	Opcode        *uint64 `parquet:"opcode,optional" doc:"of the element, as the device has it (MLX5_OPCODE_...)"`
+	Flags         *string `parquet:"flags,optional,dict" doc:"signaled: it asks for a completion; set flags joined by |"`
+	Index         *uint64 `parquet:"index,optional" doc:"of its first block of 64 bytes, counted on over the ring's end"`
+	Sges          *uint64 `parquet:"sges,optional" doc:"number of scatter/gather entries"`
+	LocalAddress  *uint64 `parquet:"local_address,optional" doc:"address of the first entry"`
+	LocalKey      *uint64 `parquet:"local_key,optional" doc:"lkey of the first entry, hashed"`
+	RemoteAddress *uint64 `parquet:"remote_address,optional" doc:""`
+	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"rkey, hashed"`
+	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order"`
+	Call          *uint64 `parquet:"call,optional" doc:"0 for the first element of a doorbell, 1 for those after it"`
+	RemoteQpn     *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
+	CallNs        *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
+	ownCallNs     int64
+}
+
+func (r *doorbellRow) common() *operation { return &r.operation }
+
+func (r *doorbellRow) fill(e *encoder, op *ops.Op) {
+	r.doorbellFields = doorbellFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutDoorbellRequest:
+		r.PostedBytes = &f[catalogue.DoorbellRequestBytes]
+		r.Opcode = &f[catalogue.DoorbellRequestOpcode]
+		r.Flags = e.text[textVerbsSendFlags].of(f[catalogue.DoorbellRequestFlags])
+		r.Index = &f[catalogue.DoorbellRequestIndex]
+		r.Sges = &f[catalogue.DoorbellRequestSges]
+		r.LocalAddress = &f[catalogue.DoorbellRequestLocalAddress]
+		r.LocalKey = &f[catalogue.DoorbellRequestLocalKey]
+		r.RemoteAddress = &f[catalogue.DoorbellRequestRemoteAddress]
+		r.RemoteKey = &f[catalogue.DoorbellRequestRemoteKey]
+		r.ImmediateData = &f[catalogue.DoorbellRequestImmediate]
+		r.Call = &f[catalogue.DoorbellRequestCall]
+	case layoutCall:
+		r.PostedBytes = &f[catalogue.CallBytes]
+		r.RemoteQpn = &f[catalogue.CallPeer]
+		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	}
+}
+
 // Layouts of operations.
 const (
 	layoutNone uint8 = iota
@@ -318,6 +368,7 @@ const (
 	layoutVerbsEmptyPolls
 	layoutVerbsNotify
 	layoutAppPhase
+	layoutDoorbellRequest
 )
 
 var layoutNumbers = map[string]uint8{
@@ -335,6 +386,7 @@ var layoutNumbers = map[string]uint8{
 	"verbs_empty_polls": layoutVerbsEmptyPolls,
 	"verbs_notify":      layoutVerbsNotify,
 	"app_phase":         layoutAppPhase,
+	"doorbell_request":  layoutDoorbellRequest,
 }
 
 // Enumerations of operations.

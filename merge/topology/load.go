@@ -253,8 +253,12 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 		if thread := u(catalogue.DefAppTrackThread); thread != 0 {
 			o.Label = fmt.Sprintf("of thread %d", thread)
 		}
+	case catalogue.DefDoorbellQueue:
+		if q := p.Objects[u(catalogue.DefDoorbellQueueQueuePair)]; q != nil && q.Kind == QueuePair {
+			q.Layer, q.Blind, q.Seen = "doorbell", "", true
+		}
 	case catalogue.DefVerbsBlind:
-		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil {
+		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil && !q.Seen {
 			q.Blind = d.String(catalogue.DefVerbsBlindReason)
 		}
 	}

@@ -67,6 +67,7 @@ type Object struct {
 	QPN            uint32
 	Type           uint8
 	Blind          string // why the queue pair's data path is not seen
+	Seen           bool   // its ring is read when it is rung
 	Connections    []Connection
 	Path           Path   // of an address handle
 	Label          string // socket address, device name, transport and device, name of a track's thread

@@ -151,6 +151,57 @@ static void adds(void *argument)
 	}
 }
 
+struct both {
+	struct work first, second;
+};
+
+static void two_queues(void *argument)
+{
+	struct both *b = argument;
+
+	for (uint32_t i = 0; i < 100000; i++) {
+		const uint32_t x = put_inline(b->first.q, &b->first.to, &i, sizeof i, true);
+
+		ring(b->first.q);
+		const uint32_t y = put_inline(b->second.q, &b->second.to, &i, sizeof i, true);
+
+		ring(b->second.q);
+		if (i % 20 == 19)
+			b->first.bad += wait_for(b->first.q, x) || wait_for(b->second.q, y);
+	}
+}
+
+/* A second queue comes to a page after a kernel has got its address. */
+static void shared_page(void)
+{
+	struct queue q, peer, later, its_peer;
+	struct end e;
+
+	open_end(&e, 0);
+	queue_open(&q, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &gpu_memory);
+	bell_for_gpu(&q);
+	queue_open(&later, e.ctx, e.pdn, 6, QUEUE_RC, true, q.uar, &gpu_memory);
+	later.bell = q.bell;
+	queue_open(&peer, e.ctx, e.pdn, 4, QUEUE_RC, true, NULL, &gpu_memory);
+	queue_open(&its_peer, e.ctx, e.pdn, 4, QUEUE_RC, true, NULL, &gpu_memory);
+	queue_connect(&q, peer.qpn);
+	queue_connect(&peer, q.qpn);
+	queue_connect(&later, its_peer.qpn);
+	queue_connect(&its_peer, later.qpn);
+	struct both b = {
+		{ .q = &q, .e = &e, .to = { .addr = e.buf + HALF, .key = e.mr->rkey } },
+		{ .q = &later, .e = &e, .to = { .addr = e.buf + HALF + 64, .key = e.mr->rkey } },
+	};
+
+	launch(&e, two_queues, &b);
+	CHECK(!b.first.bad, "%lu wrong", (unsigned long)b.first.bad);
+	CHECK(*(uint32_t *)standin_gpu(e.buf + HALF) == 99999 && *(uint32_t *)standin_gpu(e.buf + HALF + 64) == 99999, "last values");
+	queue_close(&later);
+	queue_close(&q);
+	queue_close(&peer);
+	queue_close(&its_peer);
+}
+
 /* Two processes with a GPU each. */
 static void between(void)
 {
@@ -237,6 +288,7 @@ static void posted(void)
 
 static const struct test tests[] = {
 	{ .name = "one_by_one", .ranks = 1, .run = one_by_one },
+	{ .name = "shared_page", .ranks = 1, .run = shared_page },
 	{ .name = "between", .ranks = 2, .run = between },
 	{ .name = "posted", .ranks = 2, .run = posted },
 	{ .name = NULL },

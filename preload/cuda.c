@@ -1,0 +1,153 @@
+/* The CUDA driver's functions as programs find them: linked, looked up, or asked of the driver itself (cuGetProcAddress, as CUDA's runtime does). */
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+struct cuda_real cuda_real;
+
+static const struct hooked {
+    const char *name;
+    const char *asked;
+    int since;
+    void *ours;
+    void **real;
+} table[] = {
+#define X(name, asked, since) {#name, asked, since, (void *)name, (void **)(void *)&cuda_real.name},
+    CU_HOOKED(X)
+#undef X
+};
+
+static const struct st_hook hooks[] = {
+#define X(name, asked, since) {#name, NULL, (void *)name, (void **)(void *)&cuda_real.name},
+    CU_HOOKED(X){0}
+#undef X
+};
+
+__attribute__((constructor)) static void start(void) { st_hooks("cu", hooks); }
+
+void cuda_find(void)
+{
+    int saved = errno;
+    void *p;
+#define X(name, ...)                                                               \
+    if (!__atomic_load_n(&cuda_real.name, __ATOMIC_RELAXED) && (p = st_next(#name, NULL))) \
+        __atomic_store_n(&cuda_real.name, (__typeof__(name) *)p, __ATOMIC_RELEASE);
+    CU_HOOKED(X) CU_CALLED(X)
+#undef X
+    errno = saved;
+}
+
+/* What a program asked the driver for by name and version, and got: ours in its place, where it is one of the functions that we know. */
+static void answer(const char *name, void **function, int version)
+{
+    for (unsigned i = 0; function && *function && i < sizeof table / sizeof *table; i++) {
+        const struct hooked *h = &table[i];
+        if (strcmp(h->asked, name) || version < h->since)
+            continue;
+        void *none = NULL;
+        __atomic_compare_exchange_n(h->real, &none, *function, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+        *function = h->ours;
+        return;
+    }
+}
+
+ST_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
+{
+    if (!CUDA(cuGetProcAddress_v2))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult rc = cuda_real.cuGetProcAddress_v2(name, function, version, flags, status);
+    if (rc == CUDA_SUCCESS && name)
+        answer(name, function, version);
+    return rc;
+}
+
+ST_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+    if (!CUDA(cuGetProcAddress))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult rc = cuda_real.cuGetProcAddress(name, function, version, flags);
+    if (rc == CUDA_SUCCESS && name)
+        answer(name, function, version);
+    return rc;
+}
+
+/* ---- registers that kernels ring -------------------------------------------------------------------------------------------------------- */
+
+/* How much a program has registered where: only that may be rung. */
+enum { RANGES = 4096 };
+static struct range {
+    void *p;
+    size_t size;
+    CUdeviceptr device; /* given in its place; 0: the register itself */
+} ranges[RANGES];
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+static struct range *range_of(const void *p)
+{
+    for (unsigned i = 0; i < RANGES; i++)
+        if (ranges[i].p && (const char *)p >= (const char *)ranges[i].p && (const char *)p < (const char *)ranges[i].p + ranges[i].size)
+            return &ranges[i];
+    return NULL;
+}
+
+ST_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags)
+{
+    struct st_page page;
+    if (!CUDA(cuMemHostRegister_v2))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult rc = cuda_real.cuMemHostRegister_v2(p, size, flags);
+    if (rc != CUDA_SUCCESS || !st_page_of((uintptr_t)p, &page))
+        return rc;
+    int saved = errno;
+    pthread_mutex_lock(&mu);
+    for (unsigned i = 0; i < RANGES; i++)
+        if (!ranges[i].p) {
+            ranges[i] = (struct range){p, size, 0};
+            break;
+        }
+    pthread_mutex_unlock(&mu);
+    errno = saved;
+    return rc;
+}
+
+ST_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, unsigned flags)
+{
+    if (!CUDA(cuMemHostGetDevicePointer_v2))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult rc = cuda_real.cuMemHostGetDevicePointer_v2(device, p, flags);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    int saved = errno;
+    pthread_mutex_lock(&mu);
+    struct range *r = range_of(p);
+    if (r) {
+        CUdeviceptr ours = r->device;
+        if (ours || doorbell_interpose(r->p, r->size, &ours)) {
+            r->device = ours;
+            *device = ours + (uint64_t)((char *)p - (char *)r->p);
+        }
+    }
+    pthread_mutex_unlock(&mu);
+    errno = saved;
+    return rc;
+}
+
+ST_EXPORT CUresult cuMemHostUnregister(void *p)
+{
+    if (!CUDA(cuMemHostUnregister))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    int saved = errno;
+    pthread_mutex_lock(&mu);
+    struct range *r = range_of(p);
+    bool ours = r && r->p == p && r->device;
+    if (r && r->p == p)
+        r->p = NULL;
+    pthread_mutex_unlock(&mu);
+    if (ours)
+        doorbell_release(p);
+    errno = saved;
+    return cuda_real.cuMemHostUnregister(p);
+}

@@ -1,0 +1,118 @@
+/* The map of queues that programs fill and ring by themselves: queues.h. */
+#define _GNU_SOURCE
+#include "queues.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+enum { PAGES = 4096, MEMORIES = 8192, QUEUES = 8192 };
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pid_t locked_in; /* a forked child does not have the thread that may have held the lock */
+static struct st_page pages[PAGES];
+static struct st_queue queues[QUEUES];
+static struct memory {
+    const void *key;
+    uint32_t number;
+    uint64_t address, size;
+} memories[MEMORIES];
+_Atomic uint32_t st_queues_changed;
+void (*_Atomic st_queue_goes)(uint32_t page);
+
+static void lock(void)
+{
+    pid_t me = getpid();
+    if (__atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL) != me)
+        pthread_mutex_init(&mu, NULL);
+    pthread_mutex_lock(&mu);
+}
+
+static void unlock(void) { pthread_mutex_unlock(&mu); }
+
+#define PUT(table, count, value)                                      \
+    do {                                                              \
+        lock();                                                       \
+        for (unsigned i_ = 0; i_ < (count); i_++)                     \
+            if (!(table)[i_].key || (table)[i_].key == (value).key) { \
+                (table)[i_] = (value);                                \
+                break;                                                \
+            }                                                         \
+        unlock();                                                     \
+    } while (0)
+#define DROP(table, count, gone)                                      \
+    do {                                                              \
+        lock();                                                       \
+        for (unsigned i_ = 0; i_ < (count); i_++)                     \
+            if ((table)[i_].key == (gone))                            \
+                (table)[i_].key = NULL;                               \
+        unlock();                                                     \
+    } while (0)
+
+void st_page_add(const struct st_page *p) { PUT(pages, PAGES, *p); }
+void st_page_gone(const void *key) { DROP(pages, PAGES, key); }
+
+void st_memory_add(const void *key, uint32_t number, uint64_t address, uint64_t size)
+{
+    struct memory m = {key, number, address, size};
+    PUT(memories, MEMORIES, m);
+}
+
+void st_memory_gone(const void *key) { DROP(memories, MEMORIES, key); }
+
+void st_queue_add(const struct st_queue *q)
+{
+    PUT(queues, QUEUES, *q);
+    __atomic_fetch_add(&st_queues_changed, 1, __ATOMIC_RELEASE);
+}
+
+void st_queue_gone(const void *key)
+{
+    void (*goes)(uint32_t) = __atomic_load_n(&st_queue_goes, __ATOMIC_ACQUIRE);
+    uint32_t page = 0;
+    lock();
+    for (unsigned i = 0; i < QUEUES; i++)
+        if (queues[i].key == key)
+            page = queues[i].page;
+    unlock();
+    if (goes && page)
+        goes(page);
+    DROP(queues, QUEUES, key);
+    __atomic_fetch_add(&st_queues_changed, 1, __ATOMIC_RELEASE);
+    if (goes && page)
+        goes(page);
+}
+
+uint64_t st_memory_at(uint32_t number, uint64_t offset)
+{
+    uint64_t at = 0;
+    lock();
+    for (unsigned i = 0; i < MEMORIES && !at; i++)
+        if (memories[i].key && memories[i].number == number && offset < memories[i].size)
+            at = memories[i].address + offset;
+    unlock();
+    return at;
+}
+
+bool st_page_of(uint64_t address, struct st_page *out)
+{
+    bool found = false;
+    lock();
+    for (unsigned i = 0; i < PAGES && !found; i++)
+        if (pages[i].key && address - pages[i].reg < pages[i].size) {
+            *out = pages[i];
+            found = true;
+        }
+    unlock();
+    return found;
+}
+
+unsigned st_queues_of(uint32_t page, struct st_queue *out, unsigned n)
+{
+    unsigned found = 0;
+    lock();
+    for (unsigned i = 0; i < QUEUES; i++)
+        if (queues[i].key && queues[i].page == page && found++ < n)
+            out[found - 1] = queues[i];
+    unlock();
+    return found;
+}

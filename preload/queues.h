@@ -1,0 +1,49 @@
+/*
+ * The map of queues that programs fill and ring by themselves: what provider ibverbs learns of them from DEVX commands, and provider cuda needs to see them
+ * rung. Slow paths only; every function may be called by any thread, at any time.
+ */
+#ifndef ST_QUEUES_H
+#define ST_QUEUES_H
+
+#include "recorder.h"
+
+/* A send queue in the program's memory, mlx5's layout. */
+struct st_queue {
+    const void *key;     /* what stands for it in the program; NULL: free */
+    struct st_object *object; /* wiped in a forked child, and so is of no use there */
+    uint32_t qpn, page;  /* page: number of its page of doorbells */
+    uint64_t ring;       /* address of the first block of 64 bytes */
+    uint32_t blocks;     /* a power of two */
+    uint64_t record;     /* address of the doorbell record; 0: not known */
+    bool dynamic;        /* dynamically connected: each element has an address vector */
+};
+
+/* A page of doorbells: what a program may ring lies in size bytes from reg on. */
+struct st_page {
+    const void *key;
+    uint64_t reg, size;
+    uint32_t number;
+};
+
+enum { ST_DOORBELL_AREA = 0x200 }; /* two BlueFlame buffers of 256 bytes; programs that do not use them ring the first 8 bytes */
+
+ST_PUBLIC void st_page_add(const struct st_page *p);
+ST_PUBLIC void st_page_gone(const void *key);
+ST_PUBLIC void st_memory_add(const void *key, uint32_t number, uint64_t address, uint64_t size);
+ST_PUBLIC void st_memory_gone(const void *key);
+/* Where an offset of a registered memory lies; 0: not known. */
+ST_PUBLIC uint64_t st_memory_at(uint32_t number, uint64_t offset);
+ST_PUBLIC void st_queue_add(const struct st_queue *q);
+ST_PUBLIC void st_queue_gone(const void *key);
+
+/* The page that an address lies in. false: none. */
+ST_PUBLIC bool st_page_of(uint64_t address, struct st_page *out);
+/* The queues of a page: at most n of them are copied; how many there are. */
+ST_PUBLIC unsigned st_queues_of(uint32_t page, struct st_queue *out, unsigned n);
+
+/* Raised when queues come and go, so that who watches pages looks again. */
+extern ST_PUBLIC _Atomic uint32_t st_queues_changed;
+/* Called before a queue of a page goes, when what was rung is still to be read, and after it, when its ring must not be touched any longer. NULL: nobody watches. */
+extern ST_PUBLIC void (*_Atomic st_queue_goes)(uint32_t page);
+
+#endif
