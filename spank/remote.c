@@ -55,7 +55,8 @@ static void untraced(spank_t sp, const char *why)
         sm_as_user(&u, WRITE_SECONDS, write_line, NULL);
     }
     step.run[0] = 0;
-    spank_setenv(sp, "SIGMATRACE", SM_STEP_OFF, 1); /* in a traced script it would be of the script's run */
+    if (step_id < SLURM_MAX_NORMAL_STEP_ID)
+        spank_setenv(sp, "SIGMATRACE", SM_STEP_OFF, 1); /* in a traced script it would be of the script's run; a script's own steps decide for themselves */
 }
 
 /* As the user: whether the recorder can be used here, 0, or the number of a reason. */
