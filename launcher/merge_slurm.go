@@ -13,6 +13,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/sigmatrace/sigmatrace/merge/spread"
 	"github.com/sigmatrace/sigmatrace/profiles"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
@@ -107,7 +108,8 @@ func helpMerge(c *cli.Context) error {
 	}
 	ctx, stop := interruptible(c)
 	defer stop()
-	if err := merge.Work(ctx, dir, c.String("worker"), merge.Options{Workers: c.Int("j")}); err != nil {
+	err = merge.Work(ctx, dir, c.String("worker"), merge.Options{Workers: c.Int("j")})
+	if err != nil && !errors.Is(err, spread.ErrOver) {
 		host, _ := os.Hostname() // of several, for people
 		return fmt.Errorf("helping a merge on %s: %w", host, err)
 	}

@@ -106,6 +106,7 @@ func TestMergeExportInfo(t *testing.T) {
 		{"export --format json -o WHOLE/capture/x WHOLE", 1, "", "belongs to the run"},
 		{"export KILLED", 3, "", "incomplete: rank 0"},
 		{"info --again WHOLE", 0, "5 put", ""},
+		{"merge --worker=/nowhere WHOLE", 0, "", ""}, // a node that comes to help when all is done
 		{"merge", 2, "", "error: 0 arguments"},
 		{"merge WHOLE KILLED", 2, "", "error: 2 arguments"},
 		{"merge --memory 1MiB WHOLE", 2, "", "is less than 64MiB"},

@@ -166,13 +166,13 @@ func (p *Pool) surrender() {
 
 // Close sends the workers away.
 func (p *Pool) Close() {
+	os.Remove(wherePath(p.dir)) // first: who comes later is to see why nobody listens
 	p.listen.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.workers {
 		c.Close()
 	}
-	os.Remove(wherePath(p.dir))
 }
 
 // Finished tells how many units each host did.

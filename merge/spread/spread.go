@@ -114,5 +114,8 @@ func receive(from io.Reader, v any, limit int) error {
 
 func wherePath(dir string) string { return filepath.Join(dir, whereName) }
 
+// ErrOver is the error of a worker that comes when the merge needs none any more.
+var ErrOver = errors.New("the merge is over")
+
 // ErrMismatch is the error of a worker that does not see what the coordinator sees.
 var ErrMismatch = errors.New("this host does not see the run as the coordinator does")

@@ -94,6 +94,28 @@ func TestPartsAreDoneByWorkers(t *testing.T) {
 	}
 }
 
+// A node that begins when the others have done everything is told so, wherever it had come to.
+func TestWorkersThatComeTooLate(t *testing.T) {
+	p, dir := open(t, silence)
+	ended := join(t, dir, 1, count)
+	take(t, p)
+	var about string
+	w, err := Find(dir, &about)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := w.Work(context.Background(), [][]string{{"count"}, {"count"}}, count); !errors.Is(err, ErrOver) {
+		t.Errorf("with nobody there it ended with %v", err)
+	}
+	if _, err := Find(dir, &about); !errors.Is(err, ErrOver) {
+		t.Errorf("without a coordinator's file it ended with %v", err)
+	}
+}
+
 // What a worker fails at is tried again, a few times, and then left to the coordinator.
 func TestPartsThatFail(t *testing.T) {
 	p, dir := open(t, silence)

@@ -21,6 +21,9 @@ type Worker struct {
 // Find reads where the coordinator of a folder is, and what it says to all workers into about.
 func Find(dir string, about any) (*Worker, error) {
 	text, err := os.ReadFile(wherePath(dir))
+	if errors.Is(err, os.ErrNotExist) { // it is there before any worker is started, and goes when the workers are sent away
+		return nil, ErrOver
+	}
 	if err != nil {
 		return nil, fmt.Errorf("looking for the coordinator: %w", err)
 	}
@@ -60,6 +63,9 @@ func (w *Worker) connect(ctx context.Context) (net.Conn, error) {
 			return c, nil
 		}
 		errs = append(errs, err)
+	}
+	if _, err := os.Stat(wherePath(w.dir)); errors.Is(err, os.ErrNotExist) {
+		return nil, ErrOver
 	}
 	return nil, fmt.Errorf("reaching the coordinator: %w", errors.Join(errs...))
 }
