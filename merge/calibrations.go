@@ -69,7 +69,7 @@ func (n *clockNode) take(r *calibration.Record) {
 		n.state.problems = append(n.state.problems, fmt.Sprintf("%s: %s: %s", p.Clock, p.Name, p.Text))
 	}
 	if r.OffsetNS == nil || r.ErrorNS == nil { // whatever is wrong with the clock: a bound that is told holds
-		n.state.reason = cmp.Or(r.How, "the calibration tells no bound")
+		n.state.reason = cmp.Or(strings.TrimPrefix(r.How, "not known: "), "the calibration tells no bound")
 		return
 	}
 	n.readings, n.state.how = append(n.readings, r), r.How

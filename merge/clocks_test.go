@@ -317,7 +317,7 @@ func TestUnusableCalibrations(t *testing.T) {
 		records[p] = append(records[p], r)
 	}
 	bad := records[s.procs[1]][0]
-	bad.OffsetNS, bad.ErrorNS, bad.How = nil, nil, "ptp4l's servo is not locked"
+	bad.OffsetNS, bad.ErrorNS, bad.How = nil, nil, "not known: ptp4l's servo is not locked"
 	bad.Problems = []calibration.Problem{{Name: calibration.FreeRunning, Clock: "system", Text: "nobody steers it"}}
 	s.close()
 	s.calibrate(records)
