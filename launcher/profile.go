@@ -37,6 +37,7 @@ func profileCommand() *cli.Command {
 					&cli.IntFlag{Name: "world", Usage: "expect `N` ranks; 0 where it is not known"},
 					&cli.BoolFlag{Name: "job", Usage: "print what travels with a job instead (spank/README.md)"},
 					&cli.BoolFlag{Name: "relative", Usage: "with --job, leave a relative output.directory to each job's working directory"},
+					&cli.StringFlag{Name: "named-by", Usage: "with --job, from the plugin: `WHO` named the profile, for messages"},
 					&cli.StringFlag{Name: "site-profiles", Usage: "look for profiles in `DIR` in the place of " + profiles.SiteDirectory},
 					&cli.StringFlag{Name: "site-output", Usage: "make run directories in `DIR`, where no profile but a built-in one says where"},
 					&cli.BoolFlag{Name: "site-only", Usage: "take profiles of the site only, and no variables"}),

@@ -57,6 +57,9 @@ func resolveForJob(c *cli.Context) error {
 	}
 	req := request(c)
 	req.Profile = name
+	if req.By = c.String("named-by"); req.By != "" { // the plugin's users know its own options
+		req.SetOption = "--sigmatrace-set"
+	}
 	if text := os.Getenv(jobVariable); text != "" && text != profiles.Off {
 		carried, err := profiles.ParseJob(text)
 		switch {

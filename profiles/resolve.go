@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"fmt"
 	"sort"
 	"strconv"
@@ -14,8 +15,10 @@ const DefaultProfile = "simple"
 // Request says what to resolve. Precedence, lowest first: built-in defaults, profile files, environment, command line.
 type Request struct {
 	Profile   string            // name or path from the command line; empty: $SIGMATRACE_PROFILE, else DefaultProfile
+	By        string            // who named Profile, for messages; empty: "command line"
 	Providers string            // --providers, comma separated; empty: not given
 	Set       []string          // --set key=value, in order
+	SetOption string            // what the option of these is called, for messages; empty: --set
 	Environ   map[string]string // the environment's twins; nil: none
 	Output    string            // the site's output.directory, which holds where only a built-in profile names one; empty: none
 	Relative  bool              // a job's relative output.directory stays so: each job's own working directory counts
@@ -54,7 +57,7 @@ func Environ(list []string) map[string]string {
 // Named returns the profile argument that holds and who gave it.
 func (r *Request) Named() (name, by string) {
 	if r.Profile != "" {
-		return r.Profile, "command line"
+		return r.Profile, cmp.Or(r.By, "command line")
 	}
 	if name := r.Environ["SIGMATRACE_PROFILE"]; name != "" {
 		return name, "environment SIGMATRACE_PROFILE"
@@ -194,11 +197,12 @@ func (res *Resolved) applyCommandLine(r Request) Problems {
 	if r.Providers != "" {
 		problems = res.set(findKey("providers"), r.Providers, "--providers", "command line --providers")
 	}
+	option := cmp.Or(r.SetOption, "--set")
 	for _, kv := range r.Set {
 		name, text, ok := strings.Cut(kv, "=")
-		where := "--set " + name
+		where := option + " " + name
 		if !ok {
-			problems = append(problems, &Problem{Where: where, What: "no value", Advice: "write --set key=value"})
+			problems = append(problems, &Problem{Where: where, What: "no value", Advice: "write " + option + " key=value"})
 			continue
 		}
 		key := findKey(name)

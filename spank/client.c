@@ -46,17 +46,24 @@ enum sm_decision sm_decide(void)
     if (a->given && a->off)
         return SM_OFF;
     if (!a->given && (!sm_site.profile[0] || !sm_site_allows_user(getuid(), getgid()))) {
-        if (a->count > 0)
+        if (a->count > 0) {
             sm_say("warning", "nothing is traced: neither --sigmatrace nor this cluster asks for it");
+            sm_say("hint", "add --sigmatrace or --sigmatrace=PROFILE");
+        }
         return SM_UNTOUCHED;
     }
     if (sm_site.bad || sm_site_switched_off()) {
         if (a->given)
             sm_say("warning", "nothing is traced: %s", sm_site.bad ? "sigmatrace's line in plugstack.conf is wrong" : "this cluster has switched tracing off");
+        if (a->given && sm_site.bad)
+            sm_say("hint", "sigmatrace doctor says what is wrong with it");
         return SM_OFF;
     }
+    const char *only = sm_site.profile[0] ? sm_site.profile : "simple";
     if (sm_site.locked && a->here && a->profile[0] && strcmp(a->profile, sm_site.profile))
-        sm_say("warning", "--sigmatrace=%s is passed over: this cluster has one profile for all, %s", a->profile, sm_site.profile[0] ? sm_site.profile : "simple");
+        sm_say("warning", "--sigmatrace=%s is passed over: this cluster has one profile for all, %s", a->profile, only);
+    if (sm_site.locked && a->set_here)
+        sm_say("warning", "--sigmatrace-set is passed over: this cluster has one profile for all, %s", only);
     return SM_ON;
 }
 
@@ -100,6 +107,18 @@ int sm_merge_nice(void)
     return nice < 19 ? (int)nice : 19;
 }
 
+/* Who named the profile, as messages have it. */
+static const char *named_by(void)
+{
+    const struct sm_ask *a = &sm_ask;
+    const char *name = getenv("SIGMATRACE_PROFILE");
+    if (!a->profile[0] || sm_site.locked)
+        return "this cluster's default profile";
+    if (a->here)
+        return "--sigmatrace";
+    return name && !strcmp(name, a->profile) ? "environment SIGMATRACE_PROFILE" : "environment " SM_OPTION_VARIABLE;
+}
+
 /* Fills sm_job. */
 int sm_resolve(void)
 {
@@ -114,6 +133,8 @@ int sm_resolve(void)
     argv[n++] = "profile";
     argv[n++] = "resolve";
     argv[n++] = "--job";
+    argv[n++] = "--named-by";
+    argv[n++] = (char *)named_by();
     if (s->profiles[0]) {
         argv[n++] = "--site-profiles";
         argv[n++] = (char *)s->profiles;

@@ -54,6 +54,7 @@ int sm_in_list(const char *list, const char *name);
 struct sm_ask {
     int given, off, bare;
     int here; /* on the command line, not by what was inherited */
+    int set_here; /* --sigmatrace-set likewise */
     char profile[SM_PROFILE]; /* empty: the default */
     char settings[SM_SETTINGS][SM_SETTING];
     int count;
@@ -62,6 +63,7 @@ extern struct sm_ask sm_ask;
 void sm_options_register(spank_t sp);
 void sm_options_environment(void);
 void sm_options_hint(void);
+void sm_options_hint_script(void);
 
 /* client.c: what srun, sbatch and salloc have in common. */
 enum sm_decision { SM_UNTOUCHED, SM_OFF, SM_ON };

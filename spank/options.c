@@ -84,6 +84,7 @@ static int setting(int val, const char *arg, int remote)
     (void)val;
     if (remote || inherited(arg, SM_SETTING_VARIABLE))
         return 0;
+    sm_ask.set_here = !arg || arg != getenv(SM_SETTING_VARIABLE);
     if (!arg || !strchr(arg, '='))
         return unusable("sigmatrace-set", "write --sigmatrace-set=key=value");
     return keep("sigmatrace-set", "", arg);
@@ -123,23 +124,53 @@ void sm_options_environment(void)
         setenv(SM_OPTION_VARIABLE, name, 1);
 }
 
-/* "--sigmatrace full" is the option without a value and a program called full. */
-void sm_options_hint(void)
+/* "--sigmatrace full" is the option without a value and a program called full: that word of the command line, NULL where there is none. */
+static const char *astray(const char *text, size_t n, int (*is_past)(const char *word))
 {
     static const char *const names[] = {"aggregate", "simple", "full", "default", "off"};
-    char text[65536];
-    if (!sm_ask.bare)
-        return;
-    size_t n = sm_command_line(text, sizeof text);
-    for (const char *p = text, *next; p < text + n; p = next) {
+    for (const char *p = text + strlen(text) + 1, *next; p < text + n && !is_past(p); p = next) {
         next = p + strlen(p) + 1;
         if (strcmp(p, "--sigmatrace") || next >= text + n)
             continue;
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            if (!strcmp(next, names[i])) {
-                sm_say("warning", "--sigmatrace %s is tracing by the default profile, and a program called %s", next, next);
-                sm_say("hint", "write --sigmatrace=%s", next);
-                return;
-            }
+            if (!strcmp(next, names[i]))
+                return next;
     }
+    return NULL;
+}
+
+static void hint(const char *name, const char *what)
+{
+    sm_say("warning", "--sigmatrace %s is tracing by the default profile, and a %s called %s", name, what, name);
+    sm_say("hint", "write --sigmatrace=%s", name);
+}
+
+static int never(const char *word)
+{
+    (void)word;
+    return 0;
+}
+
+void sm_options_hint(void)
+{
+    char text[65536];
+    if (!sm_ask.bare)
+        return;
+    const char *name = astray(text, sm_command_line(text, sizeof text), never);
+    if (name)
+        hint(name, "program");
+}
+
+static int readable(const char *word)
+{
+    return !access(word, R_OK);
+}
+
+/* sbatch opens its script before it looks at options, and says only that there is no file called full. The words behind a script are its own. */
+void sm_options_hint_script(void)
+{
+    char text[65536];
+    const char *name = astray(text, sm_command_line(text, sizeof text), readable);
+    if (name && !readable(name))
+        hint(name, "script");
 }

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
+#include <errno.h>
+#include <string.h>
+
 SPANK_PLUGIN(sigmatrace, 1)
 
 static void quiet(const char *fmt, ...)
@@ -20,6 +23,8 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
         return 0;
     if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR)
         sm_options_environment();
+    if (context == S_CTX_ALLOCATOR && !strcmp(program_invocation_short_name, "sbatch"))
+        sm_options_hint_script();
     sm_options_register(sp);
     return 0;
 }

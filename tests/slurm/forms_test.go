@@ -160,6 +160,9 @@ func TestLockedSiteAgainstEach(t *testing.T) {
 	if r := j.ok("srun", "--sigmatrace=full", "true"); !strings.Contains(r.stderr, "sigmatrace: warning: --sigmatrace=full is passed over: this cluster has one profile for all, ours\n") {
 		t.Errorf("nothing is said of what is passed over\n%s", r.stderr)
 	}
+	if r := j.ok("srun", "--sigmatrace-set=mode=full", "true"); !strings.Contains(r.stderr, "sigmatrace: warning: --sigmatrace-set is passed over: this cluster has one profile for all, ours\n") {
+		t.Errorf("nothing is said of a key that is passed over\n%s", r.stderr)
+	}
 }
 
 // The kill switch against each way of asking.

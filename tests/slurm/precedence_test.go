@@ -207,17 +207,17 @@ func TestRefusal(t *testing.T) {
 		status  int
 		says    string
 	}{
-		{nil, []string{"srun", "--sigmatrace=bogus", "true"}, 255, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
+		{nil, []string{"srun", "--sigmatrace=bogus", "true"}, 255, "sigmatrace: error: --sigmatrace: unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
 		{nil, []string{"salloc", "--sigmatrace=bogus", "true"}, 255, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
 		{nil, []string{"sbatch", "--sigmatrace=bogus", good}, 255, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
-		{nil, []string{"sbatch", script}, 255, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
+		{nil, []string{"sbatch", script}, 255, "sigmatrace: error: --sigmatrace: unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
 		{nil, []string{"srun", "--sigmatrace=" + broken, "true"}, 255, broken + ":1: mode: \"everything\" is not valid\n"},
-		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=mode=all", "true"}, 255, "sigmatrace: error: --set mode: \"all\" is not valid; "},
+		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=mode=all", "true"}, 255, "sigmatrace: error: --sigmatrace-set mode: \"all\" is not valid; "},
 		{nil, []string{"srun", "--sigmatrace", "--sigmatrace-set=mode", "true"}, 255, "sigmatrace: error: --sigmatrace-set: write --sigmatrace-set=key=value\n"},
 		{nil, []string{"srun", "--sigmatrace=" + strings.Repeat("x", 5000), "true"}, 255, "the profile's name is too long\n"},
-		{[]string{"SIGMATRACE_PROFILE=bogus"}, []string{"srun", "true"}, 1, "unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
+		{[]string{"SIGMATRACE_PROFILE=bogus"}, []string{"srun", "true"}, 1, "sigmatrace: error: environment SIGMATRACE_PROFILE: unknown profile \"bogus\"\nsigmatrace: hint: valid: aggregate, full, simple\n"},
 		{[]string{"SIGMATRACE_MODE=all"}, []string{"srun", "--sigmatrace", "true"}, 255, "SIGMATRACE_MODE: \"all\" is not valid; "},
-		{[]string{"SLURM_SPANK__SLURM_SPANK_OPTION_sigmatrace_sigmatrace=bogus"}, []string{"sbatch", good}, 1, "unknown profile \"bogus\"\n"},
+		{[]string{"SLURM_SPANK__SLURM_SPANK_OPTION_sigmatrace_sigmatrace=bogus"}, []string{"sbatch", good}, 1, "environment SLURM_SPANK__SLURM_SPANK_OPTION_sigmatrace_sigmatrace: unknown profile \"bogus\"\n"},
 	} {
 		j.environ = c.environ
 		if r := j.run(c.argv...); r.status != c.status || !strings.Contains(r.stderr, c.says) {
@@ -243,6 +243,15 @@ func TestHintWhereAProfileFollowsASpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.environ = []string{"PATH=" + j.dir + ":/usr/bin:/bin"}
+	for _, words := range [][]string{{"--sigmatrace", "simple"}, {"--sigmatrace", "off", "--wrap=true"}} { // sbatch looks for such a script before it looks at options
+		r := j.run(append([]string{"sbatch"}, words...)...)
+		if r.status == 0 || strings.Count(r.stderr, "sigmatrace: hint: write --sigmatrace="+words[1]+"\n") != 1 {
+			t.Errorf("sbatch %q: status %d, standard error\n%s", words, r.status, r.stderr)
+		}
+	}
+	if r := j.ok("sbatch", "--output=/dev/null", full, "--sigmatrace", "simple"); r.stderr != "" {
+		t.Errorf("of a script's own words sbatch says\n%s", r.stderr)
+	}
 	r := j.ok("srun", "--sigmatrace", "full")
 	if r.stdout != "ran\n" || !strings.Contains(r.stderr, "sigmatrace: hint: write --sigmatrace=full\n") {
 		t.Errorf("standard output %q, standard error\n%s", r.stdout, r.stderr)

@@ -154,9 +154,13 @@ func TestMistakesOfTheSite(t *testing.T) {
 			t.Errorf("%v: the batch script printed\n%s", arguments, out)
 		}
 	}
+	site(t, "default_profile=bogus")
+	if r := j.ok("srun", "true"); !strings.HasPrefix(r.stderr, "sigmatrace: error: this cluster's default profile: unknown profile \"bogus\"\n") {
+		t.Errorf("standard error\n%s", r.stderr)
+	}
 	site(t, "unknown=1")
 	r := j.ok("srun", "--sigmatrace", "true")
-	if want := "sigmatrace: warning: nothing is traced: sigmatrace's line in plugstack.conf is wrong\n"; !strings.Contains(r.stderr, want) {
+	if want := "sigmatrace: warning: nothing is traced: sigmatrace's line in plugstack.conf is wrong\nsigmatrace: hint: sigmatrace doctor says what is wrong with it\n"; !strings.Contains(r.stderr, want) {
 		t.Errorf("standard error\n%s", r.stderr)
 	}
 	idle(t)
