@@ -45,7 +45,11 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("incomplete: %s", x)
 	}
-	if i.Processes.Total == 0 && len(i.Damaged) == 0 {
+	switch {
+	case i.Processes.Total > 0 || len(i.Damaged) > 0:
+	case r.Expected != nil && *r.Expected > 0 && r.Injected == 0:
+		line("hint: no rank started with the recorder: its program was not found, or is static, setuid or of another C library")
+	default:
 		line("hint: no process called a library that was traced; Open MPI, for one, uses UCX when told so by --mca pml ucx")
 	}
 	for n, d := range i.Damaged {
