@@ -171,8 +171,19 @@ func TestInstallWithoutPlugstackTouchesNoConfiguration(t *testing.T) {
 	root, environ := staged(t)
 	tree := copied(t)
 	before := files(t, filepath.Join(root, "etc/slurm"))
-	must(t, tree, environ, "--prefix=/opt/s")
+	const off = "Slurm does not load the plugin yet: --plugstack writes the line"
+	out, status := script(t, tree, environ, "--prefix=/opt/s")
+	if status != 0 || !strings.Contains(out, off) {
+		t.Errorf("status %d\n%s", status, out)
+	}
 	same(t, "etc/slurm", files(t, filepath.Join(root, "etc/slurm")), before)
+	out, status = script(t, tree, environ, "--prefix=/opt/s", "--plugstack")
+	if status != 0 || !strings.Contains(out, "the line that loads the plugin is in "+root+"/etc/slurm/plugstack.conf.d/sigmatrace.conf\n") {
+		t.Errorf("with --plugstack: status %d\n%s", status, out)
+	}
+	if out, status = script(t, tree, environ, "--prefix=/opt/s"); status != 0 || strings.Contains(out, off) {
+		t.Errorf("once it is there: status %d\n%s", status, out)
+	}
 }
 
 func TestInstallTwiceIsInstallOnce(t *testing.T) {
