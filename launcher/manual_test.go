@@ -108,7 +108,7 @@ func TestManualQuotesMessagesAsTheyAre(t *testing.T) {
 	_, messages, _ := strings.Cut(shown(t)["sigmatrace-slurm.7"], "\nMESSAGES\n")
 	var sources []byte
 	files, err := filepath.Glob("../spank/*.c")
-	for _, file := range append(files, "../profiles/search.go", "../profiles/resolve.go", "../profiles/problem.go") {
+	for _, file := range append(files, "../profiles/search.go", "../profiles/resolve.go", "../profiles/problem.go", "slurm.go", "slurm_merge.go") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -42,7 +42,8 @@ func slurmCommand() *cli.Command {
 					&cli.IntFlag{Name: "seconds", Usage: "merge for `N` seconds at most; 0: as the profile says"},
 					&cli.Int64Flag{Name: "memory-mib", Usage: "there are `N` MiB of memory; 0: as the profile says"},
 					&cli.BoolFlag{Name: "allocation", Usage: "the allocation that the step was in goes on"},
-					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"}},
+					&cli.BoolFlag{Name: "discard-empty", Usage: "remove the run directory where nothing was recorded"},
+					&cli.BoolFlag{Name: "unasked", Usage: "and say nothing of it: nobody asked for the run"}},
 				Action: slurmEnd},
 		},
 	}
@@ -209,7 +210,9 @@ func slurmEnd(c *cli.Context) error {
 		}
 	}
 	if size == 0 && !left && c.Bool("discard-empty") {
-		note(os.Stderr, "%s is removed: no process called a library that was traced", dir.Path())
+		if !c.Bool("unasked") {
+			note(os.Stderr, "%s is removed: no process called a library that was traced", dir.Path())
+		}
 		return os.RemoveAll(dir.Path())
 	}
 	ends, err := dir.ReadTasks()

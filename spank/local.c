@@ -105,6 +105,8 @@ static int begin(uint32_t job, uint32_t id, char **argv, int argc)
     const char *wrong = status == 0 ? sm_step_parse(out, &step) : "its run directory could not be made";
     if (wrong) {
         sm_say("warning", "the step is not traced: %s", wrong);
+        if (status != 0)
+            sm_say("hint", "--sigmatrace-output=DIR, or SIGMATRACE_OUTPUT_DIRECTORY, names another place for it");
         step.run[0] = 0;
         return 0;
     }
@@ -174,6 +176,8 @@ int sm_local_exit(spank_t sp)
         argv[n++] = "--no-ranks";
     if (without_ranks || !sm_ask.here)
         argv[n++] = "--discard-empty";
+    if (!sm_ask.given) /* traced by the site's default: who runs a program that does not communicate is told nothing */
+        argv[n++] = "--unasked";
     argv[n++] = "--";
     argv[n++] = step.run;
     argv[n] = NULL;

@@ -139,9 +139,10 @@ static const char *astray(const char *text, size_t n, int (*is_past)(const char 
     return NULL;
 }
 
-static void hint(const char *name, const char *what)
+static void hint(const char *name, int script)
 {
-    sm_say("warning", "--sigmatrace %s is tracing by the default profile, and a %s called %s", name, what, name);
+    sm_say("warning", script ? "--sigmatrace %s is tracing by the default profile, and a script called %s"
+                             : "--sigmatrace %s is tracing by the default profile, and a program called %s", name, name);
     sm_say("hint", "write --sigmatrace=%s", name);
 }
 
@@ -158,7 +159,7 @@ void sm_options_hint(void)
         return;
     const char *name = astray(text, sm_command_line(text, sizeof text), never);
     if (name)
-        hint(name, "program");
+        hint(name, 0);
 }
 
 static int readable(const char *word)
@@ -172,5 +173,5 @@ void sm_options_hint_script(void)
     char text[65536];
     const char *name = astray(text, sm_command_line(text, sizeof text), readable);
     if (name && !readable(name))
-        hint(name, "script");
+        hint(name, 1);
 }

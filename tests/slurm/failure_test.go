@@ -143,7 +143,7 @@ func TestRunDirectoryThatIsNotThere(t *testing.T) {
 	site(t)
 	j := newJob(t)
 	r := j.ok("srun", "--sigmatrace", "--sigmatrace-output=/root/no", "sh", "-c", printProfile)
-	if profileIn(r.stdout) != "" || !strings.Contains(r.stderr, "sigmatrace: warning: the step is not traced: its run directory could not be made\n") {
+	if profileIn(r.stdout) != "" || !strings.Contains(r.stderr, "sigmatrace: warning: the step is not traced: its run directory could not be made\nsigmatrace: hint: --sigmatrace-output=DIR") {
 		t.Errorf("%s\n%s", r.stdout, r.stderr)
 	}
 	// local/ is a disk of each node's own.

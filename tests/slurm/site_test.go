@@ -117,6 +117,9 @@ func TestRate(t *testing.T) {
 		if got := j.traced("srun", "--sigmatrace=full"); got != "full" {
 			t.Errorf("%s, asked: profile %q", rate, got)
 		}
+		if r := j.ok("srun", "true"); r.stderr != "" { // nobody asked, and there is nothing to tell
+			t.Errorf("%s: of a program that does not communicate srun says\n%s", rate, r.stderr)
+		}
 	}
 }
 
