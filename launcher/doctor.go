@@ -64,7 +64,7 @@ func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "doctor",
 		Usage:     "check that everything fits together on this host, and with --nodes on all",
-		UsageText: "sigmatrace doctor [--nodes[=NODES]] [--plugstack FILE] [--output DIR] [--json]",
+		UsageText: "sigmatrace doctor [--nodes] [--nodelist NODES] [--plugstack FILE] [--output DIR] [--json]",
 		Description: "Looks at the recorder's libraries, the profiles, the libraries that are traced, the Slurm plugin with its configuration, and what\n" +
 			"of the system matters. It changes nothing. The exit status is 1 where there is a problem; notes are none.",
 		Flags: []cli.Flag{
@@ -159,7 +159,7 @@ func (d *diagnosis) print(w io.Writer) error {
 	for _, f := range d.Nodes.Findings {
 		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", f.Verdict, f.Area, f.What, f.Nodes)
 		if f.Hint != "" {
-			fmt.Fprintf(t, "  \t\thint: %s\t\n", f.Hint)
+			fmt.Fprintf(t, "  \t\thint: %s\n", f.Hint)
 		}
 	}
 	for _, u := range d.Nodes.Unreachable {

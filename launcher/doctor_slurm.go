@@ -150,13 +150,13 @@ func (d *diagnosis) slurm(s *slurmState) {
 	}
 	switch {
 	case errors.Is(s.err, fs.ErrNotExist):
-		d.note("to trace under Slurm, give its plugin a line there: spank/README.md", "%s does not exist", s.plugstack)
+		d.note("to trace under Slurm, give its plugin a line there: sigmatrace-slurm(7)", "%s does not exist", s.plugstack)
 		return
 	case s.err != nil:
 		d.problem("correct it: Slurm reads it for every job", "%v", s.err)
 		return
 	case s.line() == nil:
-		d.note("to trace under Slurm, give its plugin a line there: spank/README.md", "no line for %s in %s", pluginName, strings.Join(s.files, ", "))
+		d.note("to trace under Slurm, give its plugin a line there: sigmatrace-slurm(7)", "no line for %s in %s", pluginName, strings.Join(s.files, ", "))
 		return
 	}
 	for _, f := range s.files {
@@ -178,7 +178,7 @@ func (d *diagnosis) pluginLine(s *slurmState, l *plugstackLine) {
 	for _, a := range l.arguments {
 		if err := checkArgument(a); err != nil {
 			wrong = true
-			d.problem("a wrong argument switches all tracing off: spank/README.md has them", "%s: argument %q: %v", l.where, a, err)
+			d.problem("a wrong argument switches all tracing off: sigmatrace-slurm(7) has them", "%s: argument %q: %v", l.where, a, err)
 		}
 	}
 	if !wrong {
