@@ -32,6 +32,7 @@ type inventory struct {
 	clocks    map[string]*clock.Clock
 	told      told // of the run's clock
 	manifest  *rundir.Manifest
+	tasks     *rundir.Tasks // how the nodes of a step saw its tasks end
 }
 
 // alive is a proof of life with the node's folder that it was found in.
@@ -111,7 +112,11 @@ func flatten(err error) []error {
 
 // takeInventory finds the captures, reads their headers and surveys, and fits the clocks.
 func takeInventory(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manifest, cat *catalogue.Catalogue, o *Options) (*inventory, error) {
-	in := &inventory{manifest: manifest, clocks: map[string]*clock.Clock{}}
+	tasks, err := dir.ReadTasks()
+	if err != nil {
+		return nil, err
+	}
+	in := &inventory{manifest: manifest, tasks: tasks, clocks: map[string]*clock.Clock{}}
 	nodes, err := capture.Find(dir.Capture())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the run has no captures: %w", err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
 
@@ -272,6 +274,8 @@ func (in *inventory) reason(i int) string {
 			reason = reasonRunning
 		case m != nil && m.Run.Signal != nil && m.Run.Dialect == "plain":
 			reason += fmt.Sprintf(" (the command ended by %s)", *m.Run.Signal)
+		default:
+			reason += in.taskEnd(p)
 		}
 		if p.header.BackEnd == capture.Written {
 			reason += reasonUnwritten
@@ -306,6 +310,18 @@ func (in *inventory) reason(i int) string {
 		reasons = append(reasons, "chunks are missing")
 	}
 	return strings.Join(reasons, "; ")
+}
+
+// taskEnd is what Slurm saw of the end of a process that was a task itself: of what a task started, nobody tells.
+func (in *inventory) taskEnd(p *process) string {
+	end, known := in.tasks.EndOf(p.header.Hostname, p.header.Pid)
+	switch {
+	case !known:
+		return ""
+	case end.Signaled():
+		return fmt.Sprintf(" (the task ended by %s)", unix.SignalName(end.Signal()))
+	}
+	return fmt.Sprintf(" (the task ended with status %d)", end.ExitStatus())
 }
 
 // replaced tells whether the process went on as another program: exec leaves no end mark, and what was recorded before it is whole.

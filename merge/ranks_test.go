@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/hex"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,5 +48,33 @@ func TestStillRunning(t *testing.T) {
 		if x := r.open(merge.Options{}).Info().Ranks.Incomplete; len(x) != 1 || x[0].Reason != reason {
 			t.Errorf("incomplete %v, want %s", x, reason)
 		}
+	}
+}
+
+// Where Slurm saw a task's end, that is told of a capture without an end mark; not of what the task started, nor of another node's process with the number.
+func TestEndOfATask(t *testing.T) {
+	r := newRig(t)
+	for rank, host := range []string{"n1.site", "n1.site", "n1.site", "n2.site"} {
+		p := r.process(host, 100+uint32(rank%3), int64(rank))
+		p.pairs(hz)
+		if err := p.end(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.procs = nil
+	if err := r.dir.MakeTasks(); err != nil {
+		t.Fatal(err)
+	}
+	lines := "task=0 pid=100 status=9 of=3\ntask=1 pid=101 status=768 of=3\n"
+	if err := os.WriteFile(filepath.Join(r.dir.TasksPath(), "n1"), []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"no end mark (the task ended by SIGKILL)", "no end mark (the task ended with status 3)", "no end mark", "no end mark"}
+	var got []string
+	for _, x := range r.open(merge.Options{}).Info().Ranks.Incomplete {
+		got = append(got, x.Reason)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("reasons %q, want %q", got, want)
 	}
 }

@@ -39,13 +39,32 @@ type Tasks struct {
 	Of       int        // tasks that the step had, 0 where no node has said so
 	script   bool       // Ends is that of a batch script or a shell: what its mpirun had Slurm start has no say
 	Untraced []Untraced // by node
+	ends     map[taskOf]unix.WaitStatus
+}
+
+// taskOf is a task, or a batch script, as its node knows it.
+type taskOf struct {
+	node string
+	pid  uint32
+}
+
+// EndOf tells how the process ended, where it was a task of the node or its batch script.
+func (t *Tasks) EndOf(host string, pid uint32) (status unix.WaitStatus, known bool) {
+	status, known = t.ends[taskOf{shortName(host), pid}]
+	return status, known
+}
+
+// shortName is what Slurm's name of a node and the name that it has itself have in common.
+func shortName(host string) string {
+	short, _, _ := strings.Cut(host, ".")
+	return short
 }
 
 // ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS of=TASKS", the status as wait(2) gives it,
 // "script=0 pid=PID status=STATUS of=1" of a batch script, and "untraced=REASON". A line
 // that was not written whole is passed over, as is what is not known.
 func (d *Dir) ReadTasks() (*Tasks, error) {
-	t := &Tasks{}
+	t := &Tasks{ends: map[taskOf]unix.WaitStatus{}}
 	names, err := os.ReadDir(d.TasksPath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the tasks' ends: %w", err)
@@ -72,13 +91,13 @@ func (t *Tasks) read(path, node string) error {
 			}
 			continue
 		}
-		t.end(lines.Text())
+		t.end(lines.Text(), node)
 	}
 	return lines.Err()
 }
 
 // end reads how one task ended.
-func (t *Tasks) end(line string) {
+func (t *Tasks) end(line, node string) {
 	fields := map[string]uint64{}
 	for word := range strings.FieldsSeq(line) {
 		key, text, _ := strings.Cut(word, "=")
@@ -89,8 +108,14 @@ func (t *Tasks) end(line string) {
 	status, whole := fields["status"]
 	of, last := fields["of"]
 	_, script := fields["script"]
+	if !whole || !last {
+		return
+	}
+	if pid, is := fields["pid"]; is {
+		t.ends[taskOf{shortName(node), uint32(pid)}] = unix.WaitStatus(status)
+	}
 	switch {
-	case !whole || !last || t.script && !script:
+	case t.script && !script:
 		return
 	case script && !t.script:
 		t.script, t.Ends, t.Of = true, nil, 0
