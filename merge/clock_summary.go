@@ -2,6 +2,7 @@ package merge
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/ops"
@@ -35,8 +36,11 @@ func (c *ClockInfo) summary(line func(string, ...any)) {
 }
 
 func drift(n *ops.Clock) string {
-	if n.DriftPPM == nil {
+	switch most := n.DriftErrorPPM; {
+	case n.DriftPPM == nil || most == nil:
 		return ""
+	case math.Abs(*n.DriftPPM) <= *most: // nothing but the bound is known of it
+		return fmt.Sprintf(" and gained or lost no more than %.3g ppm", math.Abs(*n.DriftPPM)+*most)
 	}
 	return fmt.Sprintf(" and gained %.3g ppm", *n.DriftPPM)
 }

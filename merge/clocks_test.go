@@ -184,12 +184,19 @@ func TestSkewIsTakenOutByMessages(t *testing.T) {
 			if n.Source != "messages" || n.How == "" || n.OffsetNS == nil || math.Abs(float64(*n.OffsetNS-skew[i+1])) > *n.ErrorNS {
 				t.Errorf("node %d, %d ahead: %+v", i+1, skew[i+1], n)
 			}
+			if n.DriftPPM == nil || n.DriftErrorPPM == nil || math.Abs(*n.DriftPPM) > *n.DriftErrorPPM { // the clocks go alike
+				t.Errorf("drift of node %d: %+v", i+1, n)
+			}
 		}
 		if n := early(t, m); n > 0 || *c.ReceiveBeforeSend.Count != 0 {
 			t.Errorf("received before sent: %d", n)
 		}
 		if len(skew) > 2 && (c.Triangles == nil || c.Triangles.WorstNS > 2*least) {
 			t.Errorf("triangles %+v", c.Triangles)
+		}
+		var text strings.Builder
+		if m.Info().Summary(&text); strings.Count(text.String(), " gained or lost no more than ") != len(skew)-1 {
+			t.Errorf("a drift is told of clocks that go alike:\n%s", &text)
 		}
 		s.orderKept(m)
 		validate(t, m.Info(), m.Matrix())

@@ -135,7 +135,8 @@ func (c *clocks) placed(i int, placed *clock.Placed, x *ops.Clock) {
 	if n.to > n.from {
 		drift := float64(n.to-m.NS(n.to)-offset) / float64(n.to-n.from) * 1e6
 		drift = math.Round(drift*1e4) / 1e4
-		x.DriftPPM = &drift
+		most := math.Ceil(placed.DriftError*1e10+1) / 1e4
+		x.DriftPPM, x.DriftErrorPPM = &drift, &most
 	}
 	bound := placed.Error
 	x.ErrorNS = &bound
@@ -159,7 +160,7 @@ func (c *clocks) placed(i int, placed *clock.Placed, x *ops.Clock) {
 	}
 	if c.problem.Bounds != nil {
 		if messages := c.bounds.Of(uint32(i)); messages > 0 {
-			how = append(how, fmt.Sprintf("%d matched messages with other nodes, of which none was received before it was sent", messages))
+			how = append(how, fmt.Sprintf("%d matched messages with other nodes, each sent before it was received", messages))
 		}
 	}
 	x.How = strings.Join(how, "; ") + "; in between by the rate that these tell, and 1 ppm"

@@ -90,6 +90,7 @@ func (n *simNode) own(s float64) int64 { return n.free.NS(n.clock.NS(n.ticks(s))
 type outcome struct {
 	errors, bounds []float64
 	outside        int
+	drifts, wrong  int
 	slack          float64
 }
 
@@ -148,6 +149,12 @@ func (sim *simulation) run(seed uint64, o *outcome) {
 		if i == p.Reference || !x.Known {
 			continue
 		}
+		from, to := p.Nodes[i].From, p.Nodes[i].To
+		drift := float64(to-truth(sim.seconds)-from+truth(0.01)) / float64(to-from)
+		o.drifts++
+		if math.Abs(x.Drift-drift) > x.DriftError {
+			o.wrong++
+		}
 		for range 300 {
 			s := 0.01 + r.Float64()*(sim.seconds-0.02)
 			e := math.Abs(float64(x.Map.NS(n.own(s)) - truth(s)))
@@ -196,6 +203,9 @@ func TestBoundsHoldAndAreNarrow(t *testing.T) {
 				len(o.errors), 100*within, high, middle, middle/high, most, most/high)
 			if within < 0.999 {
 				t.Errorf("%d of %d outside of their bound", o.outside, len(o.errors))
+			}
+			if o.wrong > o.drifts/1000 {
+				t.Errorf("%d of %d drifts outside of their bound", o.wrong, o.drifts)
 			}
 			if most > 3*high {
 				t.Errorf("bounds are up to %.0f ns, more than 3 times %.0f ns", most, high)

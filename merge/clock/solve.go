@@ -54,11 +54,12 @@ type Solution struct {
 
 // Placed is the clock of a node beside the reference's.
 type Placed struct {
-	Known  bool    // there are bounds on both sides
-	Map    *Map    // from the node's clock to the reference's; nil where not known
-	Error  float64 // bound, ns, from Node.From to Node.To
-	Offset int64   // how far the node's clock is ahead, ns, at Node.From
-	Drift  float64 // by how much its rate is more, relatively, over all of the time
+	Known      bool    // there are bounds on both sides
+	Map        *Map    // from the node's clock to the reference's; nil where not known
+	Error      float64 // bound, ns, from Node.From to Node.To
+	Offset     int64   // how far the node's clock is ahead, ns, at Node.From
+	Drift      float64 // by how much its rate is more, relatively, over all of the time
+	DriftError float64 // bound of that
 }
 
 // edge says how far the clock of b may be ahead of that of a.
@@ -407,21 +408,30 @@ func (s *solver) placed(i int, times, low, high []float64) Placed {
 	x := Placed{Known: true}
 	var points []Point
 	gap := times[1] - times[0]
+	from, to := s.Nodes[i].From, s.Nodes[i].To
+	var begin, end float64 // bounds about the first time and the last
 	for k, t := range times {
 		half := (high[k] - low[k]) / 2
 		offset := s.coarse[i] + int64(math.Round(float64(s.rate[i]*t)+low[k]+half))
 		at := s.start + int64(t)
-		points = append(points, Point{at + offset, at})
-		if own := at + offset; own > s.Nodes[i].From-int64(gap) && own < s.Nodes[i].To+int64(gap) {
+		own := at + offset
+		points = append(points, Point{own, at})
+		if own > from-int64(gap) && own < to+int64(gap) {
 			x.Error = max(x.Error, half)
+			if own < from+int64(gap) {
+				begin = max(begin, half)
+			}
+			if own > to-int64(gap) {
+				end = max(end, half)
+			}
 		}
 	}
 	x.Error = math.Ceil(x.Error + s.unsure[i]*gap/2 + 1)
 	x.Map = newMap(points)
-	from, to := s.Nodes[i].From, s.Nodes[i].To
 	x.Offset = from - x.Map.NS(from)
 	if to > from {
 		x.Drift = float64(to-x.Map.NS(to)-x.Offset) / float64(to-from)
+		x.DriftError = (begin + end + s.unsure[i]*gap + 2) / float64(to-from)
 	}
 	return x
 }

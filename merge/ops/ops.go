@@ -81,14 +81,15 @@ type Endpoint struct {
 
 // Clock is what is known of the run's clock on one node. ErrorNS is nil where it is not known.
 type Clock struct {
-	Host     string   `json:"host"`
-	Source   string   `json:"source,omitempty"`    // what places the node's times: ptp, chrony, ntp, messages, system clock
-	OffsetNS *int64   `json:"offset_ns,omitempty"` // how far its system clock was ahead of the run's at the begin; nil: not known, and not taken out
-	DriftPPM *float64 `json:"drift_ppm,omitempty"` // by how much more it advanced, over the run
-	ErrorNS  *float64 `json:"error_ns"`            // bound of the error of the node's times on the run's clock
-	How      string   `json:"how,omitempty"`       // how the bound came about
-	Reason   string   `json:"reason,omitempty"`    // why there is none
-	Above    bool     `json:"above,omitempty"`     // the bound is above the profile's clock.warn_above, or not known where that is set
+	Host          string   `json:"host"`
+	Source        string   `json:"source,omitempty"`          // what places the node's times: ptp, chrony, ntp, messages, system clock
+	OffsetNS      *int64   `json:"offset_ns,omitempty"`       // how far its system clock was ahead of the run's at the begin; nil: not known, and not taken out
+	DriftPPM      *float64 `json:"drift_ppm,omitempty"`       // by how much more it advanced, over the run
+	DriftErrorPPM *float64 `json:"drift_error_ppm,omitempty"` // bound of the error of that; nil for the node that the run's clock is
+	ErrorNS       *float64 `json:"error_ns"`                  // bound of the error of the node's times on the run's clock
+	How           string   `json:"how,omitempty"`             // how the bound came about
+	Reason        string   `json:"reason,omitempty"`          // why there is none
+	Above         bool     `json:"above,omitempty"`           // the bound is above the profile's clock.warn_above, or not known where that is set
 
 	Readings     int      `json:"readings,omitempty"`      // calibrations that were used
 	JitterNS     *float64 `json:"jitter_ns,omitempty"`     // mean change of the offset from one to the next, drift apart

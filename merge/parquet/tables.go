@@ -80,9 +80,10 @@ type Clock struct {
 	Reason  *string  `parquet:"reason,optional" doc:"why the error is not known"`
 	How     *string  `parquet:"how,optional" doc:"how the bound came about; null where there is none"`
 
-	OffsetNS     *int64   `parquet:"offset_ns,optional" doc:"how far the host's system clock was ahead of the run's at the begin, nanoseconds; null where not known"`
-	DriftPPM     *float64 `parquet:"drift_ppm,optional" doc:"by how much more it advanced, in millionths"`
-	CorrectionNS *int64   `parquet:"correction_ns,optional" doc:"the most that a time of the host was moved by --clock-repair, nanoseconds; null where that was not asked for"`
+	OffsetNS      *int64   `parquet:"offset_ns,optional" doc:"how far the host's system clock was ahead of the run's at the begin, nanoseconds; null where not known"`
+	DriftPPM      *float64 `parquet:"drift_ppm,optional" doc:"by how much more it advanced, in millionths"`
+	DriftErrorPPM *float64 `parquet:"drift_error_ppm,optional" doc:"bound of the error of drift_ppm"`
+	CorrectionNS  *int64   `parquet:"correction_ns,optional" doc:"the most that a time of the host was moved by --clock-repair, nanoseconds; null where that was not asked for"`
 }
 
 // Traffic is a row of traffic.parquet: what the aggregate tables counted, which is exact in every mode.
@@ -128,7 +129,7 @@ func writeTables(dir string, run *ops.Run, account Account) ([]File, error) {
 	}
 	var clocks []Clock
 	for _, c := range run.Clocks {
-		x := Clock{Host: c.Host, Source: cmp.Or(c.Source, run.ClockSource), ErrorNS: c.ErrorNS, OffsetNS: c.OffsetNS, DriftPPM: c.DriftPPM, CorrectionNS: c.CorrectionNS}
+		x := Clock{Host: c.Host, Source: cmp.Or(c.Source, run.ClockSource), ErrorNS: c.ErrorNS, OffsetNS: c.OffsetNS, DriftPPM: c.DriftPPM, DriftErrorPPM: c.DriftErrorPPM, CorrectionNS: c.CorrectionNS}
 		if c.ErrorNS == nil {
 			x.Reason = &c.Reason
 		}
