@@ -91,6 +91,8 @@ const char *sm_step_name(struct sm_step *step, const char *job, const char *id);
 int sm_step_library(const struct sm_step *step, const char *libdir, unsigned n, char *to, size_t size);
 const char *sm_step_preload(const struct sm_step *step, const char *libdir, const char *existing, char *to, size_t size);
 int sm_is_daemon(const char *program);
+/* A step as people write it; number has room for that of a numbered one. */
+const char *sm_step_label(uint32_t step, char number[16]);
 int sm_step_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size);
 
 /* command.c: running programs, bounded. */

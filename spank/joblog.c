@@ -68,5 +68,5 @@ void sm_log_traced(spank_t sp, uint32_t step_id, const char *run)
     if (at == 0 && (script || spank_getenv(sp, LOGGED, logged, sizeof logged) == ESPANK_ENV_NOEXIST) && first_of(job))
         slurm_info("sigmatrace: job %u of user %u is traced, the first run of it %s", job, (unsigned)uid, run);
     else
-        slurm_debug("sigmatrace: step %u is traced into %s", step_id, run);
+        slurm_debug("sigmatrace: step %s is traced into %s", sm_step_label(step_id, number), run);
 }

@@ -49,7 +49,8 @@ static void write_line(void *of)
 static void untraced(spank_t sp, const char *why)
 {
     struct sm_user u;
-    slurm_info("sigmatrace: step %u is not traced here: %s", step_id, why);
+    char number[16];
+    slurm_info("sigmatrace: step %s is not traced here: %s", sm_step_label(step_id, number), why);
     if (step.run[0] && !user_of(sp, &u)) {
         snprintf(line, sizeof line, "untraced=%s\n", why);
         sm_as_user(&u, WRITE_SECONDS, write_line, NULL);

@@ -154,12 +154,16 @@ int sm_is_daemon(const char *program)
     return 0;
 }
 
+const char *sm_step_label(uint32_t step, char number[16])
+{
+    snprintf(number, 16, "%u", step);
+    return step == SLURM_BATCH_SCRIPT ? "batch" : step == SLURM_INTERACTIVE_STEP ? "interactive" : number;
+}
+
 /* What a node's tasks of a step are called: <host>.<job>.<step>, as a file's name has it. 0, or -1 where that would not be one. */
 int sm_step_part(const char *host, uint32_t job, uint32_t step, char *to, size_t size)
 {
     char number[16];
-    snprintf(number, sizeof number, "%u", step);
-    const char *name = step == SLURM_BATCH_SCRIPT ? "batch" : step == SLURM_INTERACTIVE_STEP ? "interactive" : number;
-    int n = snprintf(to, size, "%s.%u.%s", host, job, name);
+    int n = snprintf(to, size, "%s.%u.%s", host, job, sm_step_label(step, number));
     return n > 0 && (size_t)n < size && n <= 200 && host[0] && host[0] != '.' && !strpbrk(host, "/\n") ? 0 : -1;
 }

@@ -91,7 +91,7 @@ func TestWhatEndsAStep(t *testing.T) {
 				t.Errorf("the manifest has status %v", m.Run.Status)
 			}
 			cut(t, j, dir)
-			if out := j.run(built(t, "bin/sigmatrace"), "info", dir.Path()); name == "all tasks killed" && strings.Count(out.stdout+out.stderr, "the task ended by SIGKILL") != 2 {
+			if out := j.run(built(t, "bin/sigmatrace"), "info", dir.Path()); name == "all tasks killed" && strings.Count(out.stdout+out.stderr, "(the task ended by SIG") != 2 {
 				t.Errorf("info does not tell the signal that ended the tasks\n%s", out.stdout+out.stderr)
 			}
 		})

@@ -197,7 +197,7 @@ func TestResolvedProfileThatIsNotTaken(t *testing.T) {
 			t.Errorf("%s: the script has profile %q", spoil, got)
 		}
 		log := root.ok("sh", "-c", "grep -h 'sigmatrace: step' log/slurmd.*.log | grep -F '["+id+".batch]'").stdout
-		if !strings.Contains(log, "is not traced here: ") || !strings.Contains(log, reason) {
+		if !strings.Contains(log, "step batch is not traced here: ") || !strings.Contains(log, reason) {
 			t.Errorf("%s: the node's log says\n%s", spoil, log)
 		}
 	}
