@@ -432,6 +432,7 @@ func (s *solver) placed(i int, times, low, high []float64) Placed {
 	if to > from {
 		x.Drift = float64(to-x.Map.NS(to)-x.Offset) / float64(to-from)
 		x.DriftError = (begin + end + s.unsure[i]*gap + 2) / float64(to-from)
+		x.DriftError = min(x.DriftError, math.Abs(x.Drift-s.rate[i])+s.unsure[i]) // what is supposed of rates holds for a short run, too
 	}
 	return x
 }
