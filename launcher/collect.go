@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -106,14 +105,13 @@ func collectRun(dir *rundir.Dir) error {
 
 // recordedDirectory is where the recorder was told to write: capture.directory of the flat profile.
 func recordedDirectory(dir *rundir.Dir) (string, error) {
-	f, err := os.Open(dir.ResolvedPath())
+	text, err := dir.ReadResolved()
 	if err != nil {
 		return "", fmt.Errorf("reading where captures were written: %w", err)
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if path, is := strings.CutPrefix(lines.Text(), "capture.directory="); is {
-			return path, nil
+	for line := range strings.Lines(string(text)) {
+		if path, is := strings.CutPrefix(line, "capture.directory="); is {
+			return strings.TrimSuffix(path, "\n"), nil
 		}
 	}
 	return "", fmt.Errorf("reading where captures were written: %s has no capture.directory", dir.ResolvedPath())

@@ -239,7 +239,7 @@ func tellLeft(w io.Writer, dir *rundir.Dir, folder string, left int, err error) 
 
 // recordedMemory is the folder of captures' memory that the recorder was told: capture.memory of the flat profile.
 func recordedMemory(dir *rundir.Dir) (string, error) {
-	text, err := os.ReadFile(dir.ResolvedPath())
+	text, err := dir.ReadResolved()
 	if err != nil {
 		return "", err
 	}

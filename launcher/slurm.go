@@ -182,9 +182,9 @@ func slurmEnd(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(dir.ResolvedPath())
+	text, err := dir.ReadResolved()
 	if err != nil {
-		return fmt.Errorf("reading the run's profile: %w", err)
+		return err
 	}
 	res, err := profiles.ResolvedFromFlat(text)
 	if err != nil {
@@ -217,7 +217,7 @@ func slurmEnd(c *cli.Context) error {
 	}
 	ends, err := dir.ReadTasks()
 	if err != nil {
-		return err
+		warn(os.Stderr, "", "%v", err)
 	}
 	if tasks := c.Int("tasks"); tasks > 0 {
 		ends.Of = tasks

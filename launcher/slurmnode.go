@@ -216,9 +216,9 @@ func (c *choice) take(place, base, why string) (refused string) {
 
 // settle writes the flat profile of the part's recorders: the run's, with another directory.
 func (c *choice) settle() error {
-	text, err := os.ReadFile(c.dir.ResolvedPath())
+	text, err := c.dir.ReadResolved()
 	if err != nil {
-		return fmt.Errorf("reading the run's profile: %w", err)
+		return err
 	}
 	if _, err := profiles.ParseFlat(text); err != nil {
 		return fmt.Errorf("reading the run's profile: %w", err)

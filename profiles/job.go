@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -33,11 +34,13 @@ func NewJob(r Request, res *Resolved) (*Job, error) {
 		return j, nil
 	}
 	base := res.values["output.directory"]
-	abs, err := filepath.Abs(base.Text)
-	if err != nil {
-		return nil, fmt.Errorf("output.directory: %w", err)
+	if base.Text = filepath.Clean(base.Text); !filepath.IsAbs(base.Text) {
+		here, err := os.Getwd()
+		if err != nil {
+			return nil, fmt.Errorf("output.directory: %w", err)
+		}
+		base.Text = filepath.Join(strings.ReplaceAll(here, "%", "%%"), base.Text) // of what is here no percent sign is a placeholder's
 	}
-	base.Text = abs
 	res.values[base.Key.Name] = base
 	return j, nil
 }

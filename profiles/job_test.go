@@ -71,6 +71,23 @@ func TestJobHasAnAbsoluteOutput(t *testing.T) {
 	}
 }
 
+// In the name of the directory that somebody is in a percent sign is one.
+func TestJobsDirectoryHasNoPlaceholders(t *testing.T) {
+	base := t.TempDir()
+	for name, in := range map[string]string{"100%": "", "%j of %s": "runs", "50%z%%": "%j"} {
+		here := filepath.Join(base, name)
+		if err := os.Mkdir(here, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Chdir(here)
+		text := job(t, Request{Profile: "simple", Set: []string{"output.directory=" + in}}).Profile.Text("output.directory")
+		got, err := (&Facts{Job: "7"}).Expand(text)
+		if want := filepath.Join(here, strings.ReplaceAll(in, "%j", "7")); err != nil || got != want {
+			t.Errorf("%q in %s: %q, want %q (%v)", in, here, got, want, err)
+		}
+	}
+}
+
 func TestSiteOutputHoldsWhereNobodySaysOtherwise(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"silent": "extends = \"full\"\n", "says": "extends = \"full\"\n[output]\ndirectory = \"/mine\"\n"} {

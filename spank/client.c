@@ -164,7 +164,7 @@ int sm_resolve(void)
     sm_job[0] = 0;
     if (status == SM_UNTRUSTED)
         sm_say("error", "%s is not run: anybody can write it, or a directory on the way to it", s->command);
-    if (status < 0 || status == 127)
+    if (status < 0 || status >= 127) /* 128 and more: by a signal, as what takes too long is ended */
         sm_say("error", "%s could not be run, or not within %d s", s->command, RESOLVE_SECONDS);
     return -1;
 }

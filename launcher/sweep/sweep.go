@@ -24,7 +24,6 @@ const mostDepth = 3
 const (
 	manifestName = "manifest.json"
 	captureName  = "capture"
-	mostManifest = 256 << 20
 )
 
 // Run is a run directory.
@@ -211,10 +210,10 @@ func readFile(d *dir, name string) ([]byte, error) {
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	case info.Size() > mostManifest:
+	case info.Size() > rundir.MostManifest:
 		return nil, &fs.PathError{Op: "read", Path: path, Err: unix.EFBIG}
 	}
-	return io.ReadAll(io.LimitReader(f, mostManifest))
+	return io.ReadAll(io.LimitReader(f, rundir.MostManifest))
 }
 
 // measure shows each thing in a directory, with the name that it is below at the top.

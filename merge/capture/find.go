@@ -87,6 +87,9 @@ const (
 	aliveBytes   = 512
 	aliveMagic   = "SGMALIVE"
 	aliveVersion = 1
+
+	mostAlive       = 256 << 20 // bytes that are read of a file of them
+	mostAliveDamage = 100       // records that are named because they cannot be used
 )
 
 // ReadAlive reads the proof-of-life file at path. Records that cannot be used are told in the error, joined, beside those that can.
@@ -98,25 +101,39 @@ func ReadAlive(path string) ([]Alive, error) {
 	defer file.Close()
 	var all []Alive
 	var damage []error
+	unusable := 0
+	wrong := func(offset int64, kind error, detail string) {
+		if unusable++; unusable <= mostAliveDamage {
+			damage = append(damage, &Error{path, offset, kind, detail})
+		}
+	}
+	done := func(more ...error) ([]Alive, error) {
+		if unusable > mostAliveDamage {
+			more = append(more, &Error{path, 0, ErrCorrupt, fmt.Sprintf("%d records cannot be used; the first %d are named", unusable, mostAliveDamage)})
+		}
+		return all, errors.Join(append(damage, more...)...)
+	}
 	var b [aliveBytes]byte
 	for offset := int64(0); ; offset += aliveBytes {
+		if offset == mostAlive {
+			return done(&Error{path, offset, ErrCorrupt, "the file is longer than is read of it"})
+		}
 		n, err := io.ReadFull(file, b[:])
 		switch {
 		case err == io.EOF:
-			return all, errors.Join(damage...)
+			return done()
 		case err == io.ErrUnexpectedEOF:
-			damage = append(damage, &Error{path, offset, ErrTruncated, fmt.Sprintf("the record ends after %d of %d bytes", n, aliveBytes)})
-			return all, errors.Join(damage...)
+			return done(&Error{path, offset, ErrTruncated, fmt.Sprintf("the record ends after %d of %d bytes", n, aliveBytes)})
 		case err != nil:
-			return all, errors.Join(append(damage, fmt.Errorf("reading proofs of life: %w", err))...)
+			return done(fmt.Errorf("reading proofs of life: %w", err))
 		}
 		le := binary.LittleEndian
 		if !bytes.Equal(b[:8], []byte(aliveMagic)) {
-			damage = append(damage, &Error{path, offset, ErrForeign, fmt.Sprintf("the record begins with %q, not %q", b[:8], aliveMagic)})
+			wrong(offset, ErrForeign, fmt.Sprintf("the record begins with %q, not %q", b[:8], aliveMagic))
 			continue
 		}
 		if v := le.Uint16(b[8:]); v > aliveVersion {
-			damage = append(damage, &Error{path, offset + 8, ErrNewer, fmt.Sprintf("version %d, this reader knows %d", v, aliveVersion)})
+			wrong(offset+8, ErrNewer, fmt.Sprintf("version %d, this reader knows %d", v, aliveVersion))
 			continue
 		}
 		a := Alive{

@@ -61,7 +61,7 @@ func (d *Dir) Command(window string, now time.Time) (c Control, changed bool, er
 }
 
 func (d *Dir) readControl() (Control, error) {
-	text, err := readRegular(d.ControlPath())
+	text, err := readRegular(d.ControlPath(), maxControl)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Control{}, nil
 	}

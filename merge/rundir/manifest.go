@@ -81,7 +81,7 @@ func (d *Dir) ReadManifest() (*Manifest, error) {
 
 // manifestText is what the manifest's file holds, of a version that can be read.
 func (d *Dir) manifestText() ([]byte, error) {
-	text, err := readRegular(d.ManifestPath())
+	text, err := readRegular(d.ManifestPath(), MostManifest)
 	if err != nil {
 		return nil, fmt.Errorf("reading manifest: %w", err)
 	}
@@ -96,16 +96,6 @@ func (d *Dir) manifestText() ([]byte, error) {
 // damaged says what still can be done: captures tell most of it themselves.
 func (d *Dir) damaged(err error) error {
 	return fmt.Errorf("reading manifest %s: %w (where it is moved away, captures are merged without it)", d.ManifestPath(), err)
-}
-
-// readRegular reads a file, and does not wait for a writer where a pipe is in its place.
-func readRegular(path string) ([]byte, error) {
-	if st, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !st.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	return os.ReadFile(path)
 }
 
 // checkVersion looks at the version before anything else, so that a newer manifest is named as such whatever else it holds.

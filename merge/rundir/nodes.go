@@ -117,7 +117,7 @@ func (d *Dir) WriteNode(n *Node) error {
 
 // ReadNode reads it.
 func (d *Dir) ReadNode(part string) (*Node, error) {
-	text, err := readRegular(d.nodePath(part))
+	text, err := readRegular(d.nodePath(part), mostNode)
 	if err != nil {
 		return nil, fmt.Errorf("reading the node's account: %w", err)
 	}

@@ -50,6 +50,15 @@ func (d *Dir) ManifestPath() string { return filepath.Join(d.path, manifestName)
 // ResolvedPath is the flat profile that the recorder read.
 func (d *Dir) ResolvedPath() string { return filepath.Join(d.path, resolvedName) }
 
+// ReadResolved reads it.
+func (d *Dir) ReadResolved() ([]byte, error) {
+	text, err := readRegular(d.ResolvedPath(), mostResolved)
+	if err != nil {
+		return nil, fmt.Errorf("reading the run's profile: %w", err)
+	}
+	return text, nil
+}
+
 // Create makes the run directory at path, and the capture directory in it, both of mode 0700. What exists is never touched: the
 // error is then one that errors.Is says is fs.ErrExist. Missing parents are made with the usual mode.
 func Create(path string) (*Dir, error) {

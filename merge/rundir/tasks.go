@@ -1,7 +1,6 @@
 package rundir
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,38 +61,38 @@ func shortName(host string) string {
 
 // ReadTasks reads the nodes' files: lines "task=NUMBER pid=PID status=STATUS of=TASKS", the status as wait(2) gives it,
 // "script=0 pid=PID status=STATUS of=1" of a batch script, and "untraced=REASON". A line
-// that was not written whole is passed over, as is what is not known.
+// that was not written whole is passed over, as is what is not known. Files that cannot be read are told in the error, beside what the others say.
 func (d *Dir) ReadTasks() (*Tasks, error) {
 	t := &Tasks{ends: map[taskOf]unix.WaitStatus{}}
 	names, err := os.ReadDir(d.TasksPath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("reading the tasks' ends: %w", err)
+		return t, fmt.Errorf("reading the tasks' ends: %w", err)
 	}
+	var failed []error
 	for _, name := range names {
 		if err := t.read(filepath.Join(d.TasksPath(), name.Name()), name.Name()); err != nil {
-			return nil, fmt.Errorf("reading the tasks' ends: %w", err)
+			failed = append(failed, fmt.Errorf("reading the tasks' ends: %w", err))
 		}
 	}
-	return t, nil
+	return t, errors.Join(failed...)
 }
 
 func (t *Tasks) read(path, node string) error {
-	f, err := os.Open(path)
+	text, err := readRegular(path, mostTasks)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if reason, is := strings.CutPrefix(lines.Text(), "untraced="); is {
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		if reason, is := strings.CutPrefix(line, "untraced="); is {
 			if u := (Untraced{node, reason}); !slices.Contains(t.Untraced, u) {
 				t.Untraced = append(t.Untraced, u)
 			}
 			continue
 		}
-		t.end(lines.Text(), node)
+		t.end(line, node)
 	}
-	return lines.Err()
+	return nil
 }
 
 // end reads how one task ended.
