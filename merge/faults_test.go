@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,6 +51,20 @@ func TestF72MissingRanksAreRanges(t *testing.T) {
 	r.open(merge.Options{}).Info().Summary(&s)
 	if want := fmt.Sprintf("and %d more", 1000-8-5*9); !strings.Contains(s.String(), want) {
 		t.Errorf("summary, want %s:\n%s", want, &s)
+	}
+}
+
+// A pack that could not be taken apart may have captures of which nothing else tells.
+func TestPackThatIsNotUnpackedIsDamage(t *testing.T) {
+	r := newRig(t)
+	r.process("n1", 100, 0, func(h *capture.Header) { h.World = 1 }).pairs(hz)
+	r.close()
+	if err := os.WriteFile(filepath.Join(r.dir.Capture(), "n2.7.0.tar.zst"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i := r.open(merge.Options{}).Info()
+	if i.Complete() || i.Ranks.Complete != 1 || len(i.Damaged) != 1 || filepath.Base(i.Damaged[0].File) != "n2.7.0.tar.zst" {
+		t.Errorf("complete %v, ranks %+v, damaged %+v", i.Complete(), i.Ranks, i.Damaged)
 	}
 }
 

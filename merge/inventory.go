@@ -19,6 +19,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/clock"
 	"github.com/sigmatrace/sigmatrace/merge/match"
+	"github.com/sigmatrace/sigmatrace/merge/pack"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
 	"github.com/sigmatrace/sigmatrace/merge/topology"
 )
@@ -125,6 +126,13 @@ func takeInventory(ctx context.Context, dir *rundir.Dir, manifest *rundir.Manife
 		if e != nil {
 			in.damaged = append(in.damaged, damageOf(dir.Capture(), e))
 		}
+	}
+	packs, err := pack.Find(dir.Capture())
+	if err != nil {
+		in.damaged = append(in.damaged, damageOf(dir.Capture(), err))
+	}
+	for _, path := range packs {
+		in.damaged = append(in.damaged, Damage{File: path, Reason: "captures of a node that could not be unpacked"})
 	}
 	var paths []string
 	for _, n := range nodes {

@@ -4,13 +4,17 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -260,4 +264,71 @@ func archive(t *testing.T, entries [][2]string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// A few bytes of a pack can say that they are more than any disk holds.
+func TestPacksThatUnpackToMoreThanThereIsRoomFor(t *testing.T) {
+	const name = "n1/1.2.0.capture"
+	holes := map[string]string{"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.name": name, "GNU.sparse.size": strconv.Itoa(1 << 60),
+		"GNU.sparse.map": strconv.Itoa(1<<60) + ",0", "GNU.sparse.numblocks": "1"}
+	var records string
+	for key, value := range holes {
+		line := " " + key + "=" + value + "\n"
+		records += strconv.Itoa(len(line)+2) + line // each has 10 to 99 bytes
+	}
+	for what, c := range map[string]struct {
+		headers []*tar.Header
+		want    string
+	}{
+		"long":  {[]*tar.Header{{Name: name, Typeflag: tar.TypeReg, Mode: 0o600, Size: 1 << 60}}, "no space left"},
+		"holes": {[]*tar.Header{{Name: "PaxHeaders.0/x", Typeflag: tar.TypeXHeader, Size: int64(len(records))}, {Name: name, Typeflag: tar.TypeReg}}, "none of the recorder's files"},
+	} {
+		var b bytes.Buffer
+		enc, err := zstd.NewWriter(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := headName + "=1\n"
+		head := make([]byte, 512)
+		copy(head, text)
+		enc.Write(append(block(&tar.Header{Name: headName, Typeflag: tar.TypeReg, Size: int64(len(text))}), head...)) //nolint:errcheck // to memory
+		for _, h := range c.headers {
+			enc.Write(block(h)) //nolint:errcheck // to memory
+			if h.Typeflag == tar.TypeXHeader {
+				enc.Write(append([]byte(records), make([]byte, (512-len(records)%512)%512)...)) //nolint:errcheck // to memory
+			}
+		}
+		enc.Write(make([]byte, 1024)) //nolint:errcheck // to memory
+		if err := enc.Close(); err != nil {
+			t.Fatal(err)
+		}
+		captures := t.TempDir()
+		if err := os.WriteFile(filepath.Join(captures, "x.tar.zst"), b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+		err = Unpack(ctx, captures, 1)
+		stop()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+}
+
+// block is a header as old tar programs write it; archive/tar does not write all that it reads.
+func block(h *tar.Header) []byte {
+	b := make([]byte, 512)
+	copy(b, h.Name)
+	copy(b[100:], "0000600\x000000000\x000000000\x00")
+	b[124] = 0x80                                          // base 256, as GNU's
+	binary.BigEndian.PutUint64(b[128:136], uint64(h.Size)) //nolint:gosec // not negative
+	copy(b[136:], "00000000000\x00        ")
+	b[156] = h.Typeflag
+	copy(b[257:], "ustar\x0000")
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
 }

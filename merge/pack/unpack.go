@@ -119,7 +119,7 @@ func extract(ctx context.Context, in io.Reader, captures string) error {
 		if err == nil {
 			err = ctx.Err()
 		}
-		if err == nil && (h.Typeflag != tar.TypeReg || !belongs(h.Name)) {
+		if err == nil && (h.Typeflag != tar.TypeReg || sparse(h) || !belongs(h.Name)) {
 			err = fmt.Errorf("entry %q is none of the recorder's files", h.Name)
 		}
 		if err == nil {
@@ -129,6 +129,16 @@ func extract(ctx context.Context, in io.Reader, captures string) error {
 			return err
 		}
 	}
+}
+
+// sparse says whether holes of any size may stand in an entry's header.
+func sparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 func readHead(entries *tar.Reader) error {
@@ -169,6 +179,10 @@ func place(ctx context.Context, from io.Reader, path string, size int64) error {
 		return placeAlive(from, path, size)
 	case err == nil && there.Size() > size:
 		return nil // of the same process, later
+	}
+	var room unix.Statfs_t
+	if err := unix.Statfs(folder, &room); err == nil && uint64(size)/uint64(room.Bsize) > room.Bavail { //nolint:gosec // neither is negative
+		return &fs.PathError{Op: "write", Path: path, Err: unix.ENOSPC} // before all that there is has been taken
 	}
 	return rundir.WriteWhole(path, func(to io.Writer) error {
 		_, err := io.Copy(to, &interruptible{ctx, from})
