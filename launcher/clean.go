@@ -183,7 +183,7 @@ var jobInName = regexp.MustCompile(`^sigmatrace-([0-9]+)(_[0-9]+)?(\.r[0-9]+)?\.
 
 // ended is when a run ended; where nobody has written that, when something in it changed last.
 func ended(r *sweep.Run) time.Time {
-	if end := r.Manifest.Run.End; end != nil {
+	if end := r.End; end != nil {
 		return *end
 	}
 	return r.Changed
@@ -195,12 +195,12 @@ func (k *cleaning) lives(r *sweep.Run) string {
 	if idle < restTime {
 		return "something in it changed within the last hour"
 	}
-	if r.Manifest.Run.End != nil {
+	if r.End != nil {
 		return ""
 	}
-	id := r.Manifest.Run.Environment["SLURM_JOB_ID"]
+	id := r.Job
 	if id == "" {
-		if m := jobInName.FindStringSubmatch(r.Manifest.Run.Name); m != nil && m[2] == "" {
+		if m := jobInName.FindStringSubmatch(r.Name); m != nil && m[2] == "" {
 			id = m[1]
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"debug/elf"
 	"encoding/binary"
@@ -83,13 +82,12 @@ func slurmConf() string {
 
 // readSettings reads the single settings of a slurm.conf and of what it includes, their names in lower case.
 func readSettings(path string, to map[string]string, depth int) {
-	f, err := os.Open(path)
+	text, err := readConfiguration(path)
 	if err != nil || depth > 8 {
 		return
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line, _, _ := strings.Cut(lines.Text(), "#")
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
 		words := strings.Fields(line)
 		if len(words) == 2 && strings.EqualFold(words[0], "include") {
 			name := words[1]
@@ -135,7 +133,10 @@ func untracedEnvironment() []string {
 
 // slurm checks the plugin against the Slurm that is installed.
 func (d *diagnosis) slurm(s *slurmState) {
+	broken := s.err != nil && !errors.Is(s.err, fs.ErrNotExist) // srun itself may end of it, with another answer than that
 	switch {
+	case broken && s.version == "":
+		d.problem("correct what follows: Slurm's commands may end of it", "srun --version: %v", s.without)
 	case errors.Is(s.without, exec.ErrNotFound) && len(s.lines) == 0:
 		d.note("", "no Slurm on this host: there is no srun")
 		return

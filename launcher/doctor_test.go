@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,8 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"golang.org/x/sys/unix"
 )
 
 // What doctor says of an argument is what the plugin does with it, and there is none that doctor does not know.
@@ -76,6 +81,56 @@ func TestPlugstackIsReadAsSlurmDoes(t *testing.T) {
 	if _, _, err := readPlugstack(filepath.Join(dir, "plugstack.conf")); err == nil || !strings.Contains(err.Error(), "includes itself") {
 		t.Errorf("a circle: %v", err)
 	}
+}
+
+// Whatever an include leads to is named, soon: it holds up or ends Slurm's own commands.
+func TestPlugstackThatLeadsAstray(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(dir string) error
+		want string
+	}{
+		"a pipe":             {func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "in"), 0o600) }, "in: not a regular file"},
+		"a device":           {func(dir string) error { return os.Symlink("/dev/zero", filepath.Join(dir, "in")) }, "in: not a regular file"},
+		"a huge file":        {func(dir string) error { return os.WriteFile(filepath.Join(dir, "in"), make([]byte, 2<<20), 0o600) }, "in: file too large"},
+		"more and more":      {func(dir string) error { return manyIncludes(dir, 9) }, "more than 1000 files"},
+		"two that are alike": {func(dir string) error { return manyIncludes(dir, 1) }, "includes itself"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			conf := filepath.Join(dir, "plugstack.conf")
+			if err := errors.Join(os.WriteFile(conf, []byte("include in*\n"), 0o600), c.make(dir)); err != nil {
+				t.Fatal(err)
+			}
+			failed := make(chan error, 1)
+			go func() {
+				_, _, err := readPlugstack(conf)
+				failed <- err
+			}()
+			select {
+			case err := <-failed:
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("it is still being read")
+			}
+		})
+	}
+}
+
+// manyIncludes makes levels of nine files that each include all of the next; one level alone includes itself.
+func manyIncludes(dir string, levels int) error {
+	var failed []error
+	for level := range levels {
+		text := "include in" + strings.Repeat("x", (level+1)%levels) + "[0-9]\n"
+		if level > 0 && level == levels-1 {
+			text = "# the end\n"
+		}
+		for i := range 9 {
+			failed = append(failed, os.WriteFile(filepath.Join(dir, fmt.Sprintf("in%s%d", strings.Repeat("x", level), i)), []byte(text), 0o600))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 func TestNodesAreWrittenAsSlurmDoes(t *testing.T) {

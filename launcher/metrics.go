@@ -16,10 +16,16 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/launcher/sweep"
 	"github.com/sigmatrace/sigmatrace/merge"
+	"github.com/sigmatrace/sigmatrace/merge/rundir"
 )
 
 // mostLabels is how many values of one label are told apart: names of profiles and reasons come from files of users.
 const mostLabels = 20
+
+const (
+	longestLabel = 200    // bytes
+	mostCounted  = 10_000 // before it is known which of them are the most common
+)
 
 const otherLabel = "other"
 
@@ -45,14 +51,10 @@ func runMetrics(c *cli.Context) error {
 	s := sweep.Sweeper{Skipped: func(path string, err error) {
 		a.unreadable++
 		warn(os.Stderr, "", "%s is not counted: %v", path, err)
-	}}
+	}, Read: a.add}
 	for _, base := range c.Args().Slice() {
-		runs, err := s.Find(base)
-		if err != nil {
+		if _, err := s.Find(base); err != nil {
 			return err
-		}
-		for _, r := range runs {
-			a.add(r)
 		}
 	}
 	if file := c.String("output"); file != "" {
@@ -104,23 +106,37 @@ type account struct {
 	clockWorst, mergeWorst, mergeSum, lastEnd float64
 	clockKnown, clockUnknown, merged          int
 	unreadable                                int
+	labels                                    map[string]bool // that are counted
 }
 
 func newAccount() *account {
 	return &account{runs: map[profileState]int{}, jobs: map[string]map[string]bool{}, disk: map[string]float64{}, captures: map[string]float64{},
-		lost: map[string]float64{}, untraced: map[string]int{}}
+		lost: map[string]float64{}, untraced: map[string]int{}, labels: map[string]bool{}}
 }
 
-func (a *account) add(r *sweep.Run) {
-	m := r.Manifest
-	profile := m.Profile.Name
+// label is a text of a user's as it is counted: its length, and how many there are, are bounded.
+func (a *account) label(text string) string {
+	if len(text) > longestLabel {
+		text = strings.Clone(text[:longestLabel])
+	}
+	if !a.labels[text] {
+		if len(a.labels) >= mostCounted {
+			return otherLabel
+		}
+		a.labels[text] = true
+	}
+	return text
+}
+
+func (a *account) add(r *sweep.Run, m *rundir.Manifest) {
+	profile := a.label(m.Profile.Name)
 	if profile == "" {
 		profile = otherLabel
 	}
 	a.disk[profile] += float64(r.Bytes)
 	a.captures[profile] += 0
 	a.lost[profile] += 0
-	if job := jobInName.FindStringSubmatch(m.Run.Name); job != nil {
+	if job := jobInName.FindStringSubmatch(r.Name); job != nil {
 		if a.jobs[profile] == nil {
 			a.jobs[profile] = map[string]bool{}
 		}
@@ -128,9 +144,9 @@ func (a *account) add(r *sweep.Run) {
 	}
 	seen := map[string]bool{}
 	for _, u := range m.Run.Untraced {
-		if !seen[u.Reason] {
-			seen[u.Reason] = true
-			a.untraced[u.Reason]++
+		if why := a.label(u.Reason); !seen[why] {
+			seen[why] = true
+			a.untraced[why]++
 		}
 	}
 	state := stateRunning

@@ -1,14 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // plugstackLine is a line of plugstack.conf that names this project's plugin.
@@ -23,24 +25,54 @@ const pluginName = "spank_sigmatrace"
 
 // readPlugstack returns the lines for our plugin in a plugstack.conf and in what it includes, and the files that were read, in Slurm's order.
 func readPlugstack(file string) (lines []plugstackLine, files []string, err error) {
-	return plugstackFile(file, nil)
+	r := &plugstackReader{left: mostPlugstacks}
+	return r.read(file, nil)
 }
 
-func plugstackFile(file string, above []string) (lines []plugstackLine, files []string, err error) {
+const (
+	mostPlugstacks   = 1000 // files; who includes more includes them again and again
+	longestPlugstack = 1 << 20
+)
+
+type plugstackReader struct{ left int }
+
+// readConfiguration reads a file of Slurm's configuration; what is no file is not waited for.
+func readConfiguration(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return "", err
+	} else if !st.Mode().IsRegular() {
+		return "", &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, longestPlugstack+1))
+	if err == nil && len(text) > longestPlugstack {
+		err = &fs.PathError{Op: "read", Path: path, Err: unix.EFBIG}
+	}
+	return string(text), err
+}
+
+func (r *plugstackReader) read(file string, above []string) (lines []plugstackLine, files []string, err error) {
 	for _, a := range above {
 		if a == file {
 			return nil, nil, fmt.Errorf("%s includes itself", file)
 		}
 	}
-	f, err := os.Open(file)
+	if r.left--; r.left < 0 {
+		return nil, nil, fmt.Errorf("more than %d files are included, %s among them", mostPlugstacks, file)
+	}
+	text, err := readConfiguration(file)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer f.Close()
 	files = []string{file}
-	text := bufio.NewScanner(f)
-	for n := 1; text.Scan(); n++ {
-		line, _, _ := strings.Cut(text.Text(), "#")
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line, _, _ = strings.Cut(line, "#")
 		words := strings.Fields(line)
 		if len(words) == 0 {
 			continue
@@ -63,7 +95,7 @@ func plugstackFile(file string, above []string) (lines []plugstackLine, files []
 				return lines, files, fmt.Errorf("%s:%d: include %s: %w", file, n, pattern, err)
 			}
 			for _, name := range names {
-				l, f, err := plugstackFile(name, append(above, file))
+				l, f, err := r.read(name, append(above, file))
 				lines, files = append(lines, l...), append(files, f...)
 				if err != nil {
 					return lines, files, err
@@ -73,7 +105,7 @@ func plugstackFile(file string, above []string) (lines []plugstackLine, files []
 			return lines, files, fmt.Errorf("%s:%d: %q is none of required, optional, include", file, n, words[0])
 		}
 	}
-	return lines, files, text.Err()
+	return lines, files, nil
 }
 
 // value is an argument's value, as the plugin has it: of several the last.

@@ -33,7 +33,9 @@ type Run struct {
 	Bytes    int64 // on disk
 	Captures int64 // of them, those of captures
 	Changed  time.Time
-	Manifest *rundir.Manifest
+	End      *time.Time // as its manifest says
+	Job      string     // the job of Slurm's that it says, as far as it does
+	Name     string
 	Whole    bool // all results that its manifest names are there, of the size that it names, and no capture is younger
 
 	base string
@@ -45,6 +47,7 @@ type Run struct {
 // Sweeper walks below bases.
 type Sweeper struct {
 	Skipped func(path string, err error) // what could not be looked at; nil: nobody is told
+	Read    func(*Run, *rundir.Manifest) // sees each run's manifest, which may be large and is not kept; nil: nobody does
 	reached func(stage, path string)     // for tests, which swap names in between
 }
 
@@ -133,7 +136,10 @@ func (s *Sweeper) find(d *dir, base string, depth int, runs *[]*Run) error {
 		path := filepath.Join(d.Name(), name)
 		s.at("found", path)
 		err := d.child(name, func(c *dir) error {
-			r, err := look(c)
+			r, m, err := look(c)
+			if r != nil && s.Read != nil {
+				s.Read(r, m)
+			}
 			switch {
 			case err != nil:
 				return err
@@ -154,19 +160,19 @@ func (s *Sweeper) find(d *dir, base string, depth int, runs *[]*Run) error {
 }
 
 // look reads a run directory; nil where it is none.
-func look(d *dir) (*Run, error) {
+func look(d *dir) (*Run, *rundir.Manifest, error) {
 	text, err := readFile(d, manifestName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	m, err := rundir.ParseManifest(text)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", filepath.Join(d.Name(), manifestName), err)
+		return nil, nil, fmt.Errorf("reading %s: %w", filepath.Join(d.Name(), manifestName), err)
 	}
-	r := &Run{Path: d.Name(), UID: d.st.Uid, Manifest: m, gid: d.st.Gid, dev: d.st.Dev, ino: d.st.Ino}
+	r := &Run{Path: d.Name(), UID: d.st.Uid, End: m.Run.End, Job: short(m.Run.Environment["SLURM_JOB_ID"]), Name: short(m.Run.Name), gid: d.st.Gid, dev: d.st.Dev, ino: d.st.Ino}
 	capture := time.Time{}
 	err = measure(d, func(top string, st *unix.Stat_t) {
 		bytes := st.Blocks * 512
@@ -183,10 +189,18 @@ func look(d *dir) (*Run, error) {
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r.Whole = whole(d, m, capture)
-	return r, nil
+	return r, m, nil
+}
+
+// short is a name of a sensible length; of others nothing is kept.
+func short(name string) string {
+	if len(name) > unix.NAME_MAX {
+		return ""
+	}
+	return name
 }
 
 // readFile reads a regular file in d.

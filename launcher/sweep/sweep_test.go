@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,4 +271,37 @@ func ownerOf(t *testing.T, path string) uint32 {
 	var st unix.Stat_t
 	must(t, unix.Lstat(path, &st))
 	return st.Uid
+}
+
+// Users' manifests may be as large as they like, and one file in many runs.
+func TestManifestsAreNotKept(t *testing.T) {
+	base := t.TempDir()
+	const runs, size = 40, 4 << 20
+	text := []byte(`{"version":1,"run":{"name":"` + strings.Repeat("n", size) + `"},"result":{"x":"` + strings.Repeat("x", size) + `"}}`)
+	first := filepath.Join(base, "0", manifestName)
+	for i := range runs {
+		path := filepath.Join(base, strconv.Itoa(i), manifestName)
+		must(t, os.Mkdir(filepath.Dir(path), 0o700))
+		if i == 0 {
+			must(t, os.WriteFile(path, text, 0o600))
+			continue
+		}
+		must(t, os.Link(first, path))
+	}
+	seen := 0
+	s := Sweeper{Read: func(_ *Run, m *rundir.Manifest) { seen += len(m.Run.Name) }}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	found, err := s.Find(base)
+	must(t, err)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if len(found) != runs || seen != runs*size {
+		t.Errorf("%d runs, %d bytes of names", len(found), seen)
+	}
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 4*size { //nolint:gosec // far below
+		t.Errorf("%d bytes are kept of %d runs", kept, len(found))
+	}
+	runtime.KeepAlive(found)
 }
