@@ -8,8 +8,8 @@ import (
 )
 
 // stepLimit is how far wall clock and monotonic clock may be off from one reading to the next: both are slewed alike, only setting the wall clock
-// moves it against the other.
-const stepLimit = 100 * time.Microsecond
+// moves it against the other. On a busy host milliseconds may pass between reading the one and the other.
+const stepLimit = 2 * time.Millisecond
 
 // readNoise is how unsure it may be when a hardware clock was read.
 const readNoise = 2 * time.Millisecond

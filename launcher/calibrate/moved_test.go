@@ -29,8 +29,8 @@ func TestWhatTwoReadingsShow(t *testing.T) {
 		want   []string
 	}{
 		"nothing":             {reading(time.Minute, 61*time.Second, 9000), nil},
-		"noise":               {reading(time.Minute+50*time.Microsecond, 61*time.Second, 9000), nil},
-		"set forward":         {reading(time.Minute+time.Millisecond, 61*time.Second, 9000), []string{"steps system"}},
+		"noise":               {reading(time.Minute+time.Millisecond, 61*time.Second, 9000), nil},
+		"set forward":         {reading(time.Minute+3*time.Millisecond, 61*time.Second, 9000), []string{"steps system"}},
 		"set back":            {reading(time.Minute-time.Hour, 61*time.Second, 9000), []string{"steps system"}},
 		"no ticks":            {reading(time.Minute, 61*time.Second, 1000), []string{"stands-still counter"}},
 		"ticks back":          {reading(time.Minute, 61*time.Second, 900), []string{"steps counter"}},
