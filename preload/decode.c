@@ -86,7 +86,7 @@ void decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const u
         struct element e = {.opcode = head[3], .segments = head[7] & 0x3f};
         uint32_t n = e.segments ? (e.segments * 16 + BLOCK - 1) / BLOCK : 1;
         if (index != (i & 0xffff) || qpn != q->qpn || n > to - i) { /* overwritten by a later one, or none: never taken for an element */
-            st_lost(now, 1, 0);
+            st_missed(now, 1);
             i++;
             continue;
         }

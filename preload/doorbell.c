@@ -81,7 +81,7 @@ static void read_elements(struct watched *w, struct one *o, uint64_t now, uint32
     if (fetch(o->context, w->stream, targets, sources, sizes, first < n ? 2 : 1))
         decode(t, now, &o->q, w->blocks, o->index, to);
     else
-        st_lost(now, n, 0);
+        st_missed(now, n);
     st_leave(t, ST_LAYER_DOORBELL);
 }
 
@@ -122,6 +122,16 @@ static void look_up(struct watched *w)
 
 /* ---- a doorbell ------------------------------------------------------------------------------------------------------------------------------ */
 
+/* A queue that went on by more than its ring holds: what was in it has been overwritten. */
+static void passed_over(uint64_t now, uint16_t n)
+{
+    struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
+    if (!t)
+        return;
+    st_missed(now, n);
+    st_leave(t, ST_LAYER_DOORBELL);
+}
+
 /* The queue is to go on up to an index: value is what rings for that. */
 static void advance(struct watched *w, struct one *o, unsigned area, uint64_t value, uint64_t now, uint16_t index)
 {
@@ -134,8 +144,9 @@ static void advance(struct watched *w, struct one *o, unsigned area, uint64_t va
     __atomic_store_n((volatile uint64_t *)(w->reg + area * AREA), value, __ATOMIC_RELEASE);
     if (read && !early)
         read_elements(w, o, now, o->index + n);
-    if (n <= o->q.blocks)
-        o->index += n;
+    if (o->read && n > o->q.blocks)
+        passed_over(now, n);
+    o->index += n;
 }
 
 /* Several queues ring at one page, and a doorbell may have overwritten another's before we looked: their records say how far each is to go. */

@@ -216,6 +216,7 @@ void st_stop(struct st_process *p, int error);
 struct st_block *st_block_new(unsigned type, uint32_t thread, uint32_t sequence, uint64_t now, int reserve, void *memory, uint64_t *place);
 void st_block_publish(struct st_block *b);
 uint8_t *st_block_populate(struct st_block *b, uint8_t *from);
+void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
 void st_block_release(struct st_block *b);
 ssize_t st_write_once(int fd, const void *from, size_t size, off_t place);
 

@@ -249,6 +249,12 @@ struct st_thread *st_enter_slow(enum st_layer layer)
     return t;
 }
 
+void st_missed(uint64_t now, uint64_t requests)
+{
+    __atomic_fetch_add(&st_process->header->lost_tables, requests, __ATOMIC_RELAXED);
+    st_lost(now, requests, 0);
+}
+
 bool st_wants_uct(void)
 {
     int saved = errno;

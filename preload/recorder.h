@@ -280,8 +280,8 @@ ST_PUBLIC void st_record(struct st_thread *t, uint64_t now, unsigned event, stru
 /* Writes a time record, so that a record whose own time does not fit can be a hit: each call that others were recorded within, since it is
  * stamped before them. Returns the ticks that are left: 0, or now less the last time where there is no room for it. */
 ST_PUBLIC uint64_t st_step(struct st_thread *t, uint64_t now);
-/* Counts events that are lost, and the bytes that they would have counted. */
-ST_PUBLIC void st_lost(uint64_t now, uint64_t events, uint64_t bytes);
+/* Counts requests that were made and could not be read: totals are a lower bound then. */
+ST_PUBLIC void st_missed(uint64_t now, uint64_t requests);
 /* Records an open run of empty polls and ends it. */
 ST_PUBLIC void st_polls_flush(struct st_thread *t, struct st_polls *run);
 
