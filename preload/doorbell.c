@@ -14,6 +14,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* As those of libc.h; here, since a sanitizer has to see the threads of programs that include that. */
+static inline int st_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *argument)
+{
+    ST_LIBC(pthread_create);
+    return real ? real(thread, attr, start, argument) : ENOSYS;
+}
+
+static inline int st_pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+    ST_LIBC(pthread_sigmask);
+    return real ? real(how, set, old) : ENOSYS;
+}
+
 enum { WATCHED = 1024, AREAS = 2, AREA = 0x100, BLOCK = 64, QUEUES_OF_PAGE = 16, THRESHOLD = 128, MAX_BLOCKS = 32768 };
 
 static struct watched {
@@ -294,16 +307,16 @@ static bool start(void)
     if (watching == getpid())
         return true;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* the program's signals are for its own threads */
+    st_pthread_sigmask(SIG_SETMASK, &all, &old); /* the program's signals are for its own threads */
     pthread_attr_init(&a);
     pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
     watching = getpid();
-    bool ok = !pthread_create(&t, &a, look, NULL);
+    bool ok = !st_pthread_create(&t, &a, look, NULL);
     __atomic_store_n(&st_queue_goes, queue_goes, __ATOMIC_RELEASE);
     if (!ok)
         watching = 0;
     pthread_attr_destroy(&a);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    st_pthread_sigmask(SIG_SETMASK, &old, NULL);
     return ok;
 }
 

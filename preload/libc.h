@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -65,18 +64,6 @@ static inline int st_pthread_once(pthread_once_t *once, void (*start)(void))
     return real ? real(once, start) : ENOSYS;
 }
 
-static inline int st_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *argument)
-{
-    ST_LIBC(pthread_create);
-    return real ? real(thread, attr, start, argument) : ENOSYS;
-}
-
-static inline int st_pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
-{
-    ST_LIBC(pthread_sigmask);
-    return real ? real(how, set, old) : ENOSYS;
-}
-
 /* Between these two the thread is not cancelled (pthread_cancel(3)): a lock that it holds would stay taken. */
 static inline int st_uncancelled(void)
 {
@@ -112,8 +99,6 @@ static inline int st_fstat(int fd, struct stat *st) { return (int)syscall(SYS_fs
 #define pthread_key_create st_pthread_key_create
 #define pthread_setspecific st_pthread_setspecific
 #define pthread_once st_pthread_once
-#define pthread_create st_pthread_create
-#define pthread_sigmask st_pthread_sigmask
 #define stat(path, st) st_stat_at(path, st, 0)
 #define lstat(path, st) st_stat_at(path, st, AT_SYMLINK_NOFOLLOW)
 #define fstat(fd, st) st_fstat(fd, st)

@@ -8,8 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#undef pthread_create /* which would be found by the recorder's look-up */
-
 int hook_post_send(struct ibv_qp *a, struct ibv_send_wr *b, struct ibv_send_wr **c) { return !a + !b + !c; }
 int hook_post_recv(struct ibv_qp *a, struct ibv_recv_wr *b, struct ibv_recv_wr **c) { return !a + !b + !c; }
 int hook_post_srq_recv(struct ibv_srq *a, struct ibv_recv_wr *b, struct ibv_recv_wr **c) { return !a + !b + !c; }
