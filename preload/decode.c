@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-enum { BLOCK = 64, LONGEST = 1024, INLINE = 0x80 };
+enum { BLOCK = 64, LONGEST = 1024 };
 enum { SEND = 0x0a, SEND_IMM = 0x0b, WRITE = 0x08, WRITE_IMM = 0x09, READ = 0x10, SWAP = 0x11, ADD = 0x12, MASKED_SWAP = 0x14, MASKED_ADD = 0x15 };
 
 static uint32_t get32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
 static uint64_t get64(const uint8_t *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
 
 struct element {
-    unsigned opcode, segments, event, inlined, sges;
+    unsigned opcode, segments, event, sges;
     uint64_t bytes, local, remote;
     uint32_t local_key, remote_key, immediate;
 };
@@ -37,7 +37,6 @@ static void data(struct element *e, const uint8_t *p, const uint8_t *end)
         uint32_t n = get32(p);
         if (n >> 31) {
             n &= 0x3ff;
-            e->inlined = 1;
             p += (4 + n + 15) / 16 * 16 - 16;
         } else if (!e->sges++) {
             e->local_key = get32(p + 4);

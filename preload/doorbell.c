@@ -46,6 +46,7 @@ static struct watched {
     void *stream;
     uint8_t *blocks; /* a copy of the ring that is being read */
 } watched[WATCHED];
+static unsigned used; /* none is in use from here on: the thread that looks goes over all before */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int wanted; /* others wait for the lock, which the thread that looks would take again at once */
 static pid_t watching; /* the process whose thread looks */
@@ -252,7 +253,7 @@ static void queue_goes(uint32_t page)
     if (watching != getpid())
         return;
     take();
-    for (unsigned i = 0; i < WATCHED; i++)
+    for (unsigned i = 0; i < used; i++)
         if (watched[i].reg && watched[i].number == page)
             settle(&watched[i]);
     give();
@@ -263,7 +264,7 @@ __attribute__((destructor)) static void end(void)
     if (watching != getpid())
         return;
     take();
-    for (unsigned i = 0; i < WATCHED; i++)
+    for (unsigned i = 0; i < used; i++)
         if (watched[i].reg)
             settle(&watched[i]);
     give();
@@ -287,7 +288,7 @@ static void *look(void *arg)
         while (__atomic_load_n(&wanted, __ATOMIC_ACQUIRE))
             sched_yield();
         pthread_mutex_lock(&mu);
-        for (unsigned i = 0; i < WATCHED; i++)
+        for (unsigned i = 0; i < used; i++)
             any = (watched[i].reg && look_at(&watched[i])) || any;
         pthread_mutex_unlock(&mu);
         idle = any ? 0 : idle + 1;
@@ -365,6 +366,16 @@ bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device)
     /* a later doorbell of another queue would overwrite one that was not seen yet */
     if (!ready() || !st_page_of((uintptr_t)p, &page) || st_queues_of(page.number, q, 2) > 1)
         return false;
+    struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
+    if (!t) /* nothing is recorded */
+        return false;
+    st_leave(t, ST_LAYER_DOORBELL);
+    if (watching && watching != getpid()) { /* a forked child, without the thread that may have held the lock: its parent's pages are not its own */
+        pthread_mutex_init(&mu, NULL);
+        wanted = 0;
+        memset(watched, 0, used * sizeof *watched);
+        used = 0;
+    }
     take();
     for (unsigned i = 0; i < WATCHED && !done; i++) {
         struct watched *w = &watched[i];
@@ -374,6 +385,8 @@ bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device)
         if (!start() || !make(w, p, size < ST_DOORBELL_AREA ? size : ST_DOORBELL_AREA, page.number, device))
             break;
         w->reg = p;
+        if (i >= used)
+            used = i + 1;
         done = true;
     }
     give();
@@ -382,8 +395,10 @@ bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device)
 
 void doorbell_release(void *p)
 {
+    if (watching != getpid())
+        return;
     take();
-    for (unsigned i = 0; i < WATCHED; i++)
+    for (unsigned i = 0; i < used; i++)
         if (watched[i].reg == p) {
             settle(&watched[i]);
             cuda_real.cuMemHostUnregister((void *)((uintptr_t)watched[i].page & ~4095ul));

@@ -21,8 +21,8 @@ void (*_Atomic st_queue_goes)(uint32_t page);
 
 static void lock(void)
 {
-    pid_t me = getpid();
-    if (__atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL) != me)
+    pid_t me = getpid(), was = __atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL);
+    if (was && was != me)
         pthread_mutex_init(&mu, NULL);
     pthread_mutex_lock(&mu);
 }
