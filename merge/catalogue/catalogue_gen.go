@@ -543,6 +543,7 @@ const (
 	VerbsSendFlagsSolicited            = 4
 	VerbsSendFlagsInline               = 8
 	VerbsSendFlagsIpChecksum           = 16
+	VerbsSendFlagsControl              = 256
 	WindowCauseBegin                   = 0
 	WindowCauseProfile                 = 1
 	WindowCauseCommand                 = 2
@@ -1090,6 +1091,6 @@ var Default = (&Catalogue{Version: 1,
 		"verbs_opcode":        {"atomic_write": 15, "bind_mw": 8, "compare_swap": 5, "driver1": 11, "fetch_add": 6, "flush": 14, "local_invalidate": 7, "rdma_read": 4, "rdma_write": 0, "rdma_write_imm": 1, "send": 2, "send_imm": 3, "send_invalidate": 9, "tso": 10},
 		"verbs_qp_state":      {"err": 6, "init": 1, "reset": 0, "rtr": 2, "rts": 3, "sqd": 4, "sqe": 5, "unknown": 7},
 		"verbs_qp_type":       {"driver": 255, "raw_packet": 8, "rc": 2, "uc": 3, "ud": 4, "xrc_recv": 10, "xrc_send": 9},
-		"verbs_send_flags":    {"fence": 1, "inline": 8, "ip_checksum": 16, "signaled": 2, "solicited": 4},
+		"verbs_send_flags":    {"control": 256, "fence": 1, "inline": 8, "ip_checksum": 16, "signaled": 2, "solicited": 4},
 		"window_cause":        {"begin": 0, "command": 2, "max_events": 3, "profile": 1},
 	}}).Index()

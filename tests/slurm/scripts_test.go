@@ -108,15 +108,17 @@ func TestF16ScriptsOfTheSite(t *testing.T) {
 	j := newJob(t)
 	j.environ = append(slices.Clone(overUCX), "GONE=here")
 	show := "sh -c 'echo \"PROLOG=$PROLOG GONE=$GONE\"; ls / >/dev/null'"
-	lines := []string{"srun -N2 -n2 " + show, "export MINE=7", "mpirun -x MINE sh -c 'echo MINE=$MINE; exec " + built(t, "tests/mpi-app") + " -n 2'", "sleep 1"}
+	lines := []string{"srun -N2 -n2 " + show, "export MINE=7", "mpirun -x MINE sh -c 'echo MINE=$MINE; exec " + built(t, "tests/mpi-app") + " -n 2'"}
 	plain := j.submit([]string{"-N2", "-n4", "--ntasks-per-node=2"}, lines...)
 	j.ended(plain)
 	want := sorted(j.read("out"))
 	if !strings.Contains(want, "PROLOG=done GONE=\nPROLOG=done GONE=\n") || strings.Count(want, "MINE=7\n") != 4 || !strings.Contains(want, "from the prolog\n") {
 		t.Fatalf("without us the script printed\n%s", want)
 	}
+	lines = append(lines, "for i in $(seq 300); do [ ! -e seen ] || break; sleep 0.1; done") // the external step lives as long as the job
 	traced := j.submit([]string{"-N2", "-n4", "--ntasks-per-node=2", "--sigmatrace=full"}, lines...)
 	extern := j.extern(t, traced)
+	j.write("seen", "")
 	j.ended(traced)
 	if got := sorted(j.read("out")); got != want {
 		t.Errorf("the script printed\n%s\nwithout us\n%s", got, want)
