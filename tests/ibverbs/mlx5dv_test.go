@@ -48,8 +48,9 @@ func TestDevxQueuePair(t *testing.T) {
 		t.Errorf("%v", d)
 	}
 	// The client makes and ends a completion queue too.
-	if ends := rec.defs["object_end"]; len(ends) != 2 || ends[0]["object"] != qp["object"] || ends[1]["object"] != rec1(t, rec, "verbs_cq")["object"] {
-		t.Errorf("%v", ends)
+	cqs, ends := rec.defs["verbs_cq"], rec.defs["object_end"]
+	if len(ends) != 2 || ends[0]["object"] != qp["object"] || ends[1]["object"] != cqs[len(cqs)-1]["object"] {
+		t.Errorf("%v ended, of completion queues %v", ends, cqs)
 	}
 }
 
