@@ -125,7 +125,7 @@ ST_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, un
     struct range *r = range_of(p);
     if (r) {
         CUdeviceptr ours = r->device;
-        if (ours || doorbell_interpose(r->p, r->size, &ours)) {
+        if (ours || doorbell_interpose(&devmem_cuda, r->p, r->size, &ours)) {
             r->device = ours;
             *device = ours + (uint64_t)((char *)p - (char *)r->p);
         }

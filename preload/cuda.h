@@ -5,6 +5,7 @@
 #ifndef ST_CUDA_H
 #define ST_CUDA_H
 
+#include "devmem.h"
 #include "queues.h"
 #include "recorder.h"
 
@@ -30,8 +31,11 @@ enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, MEMORY_OF_DEVICE = 2 };
     X(cuCtxPopCurrent_v2)                                                  \
     X(cuCtxGetCurrent)                                                     \
     X(cuStreamCreateWithPriority)                                          \
+    X(cuStreamDestroy_v2)                                                  \
+    X(cuStreamQuery)                                                       \
+    X(cuStreamSynchronize)                                                 \
     X(cuMemcpyDtoHAsync_v2)                                                \
-    X(cuStreamSynchronize)
+    X(cuThreadExchangeStreamCaptureMode)
 
 CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void *p);
@@ -43,6 +47,9 @@ CUresult cuCtxPushCurrent_v2(void *context);
 CUresult cuCtxPopCurrent_v2(void **context);
 CUresult cuCtxGetCurrent(void **context);
 CUresult cuStreamCreateWithPriority(void **stream, unsigned flags, int priority);
+CUresult cuStreamDestroy_v2(void *stream);
+CUresult cuStreamQuery(void *stream);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, void *stream);
 CUresult cuStreamSynchronize(void *stream);
 
@@ -56,8 +63,8 @@ extern struct cuda_real cuda_real;
 void cuda_find(void);
 #define CUDA(name) (st_likely(!!__atomic_load_n(&cuda_real.name, __ATOMIC_RELAXED)) ? cuda_real.name : (cuda_find(), cuda_real.name))
 
-/* doorbell.c: a page of ours in the place of a register at p, of which size bytes are registered. false: it is left as it is. */
-bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device);
+/* doorbell.c: a page of ours in the place of a register at p, of which size bytes are registered with a driver. false: it is left as it is. */
+bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint64_t *device);
 /* Nobody rings it any longer. */
 void doorbell_release(void *p);
 

@@ -30,6 +30,7 @@ static inline int st_pthread_sigmask(int how, const sigset_t *set, sigset_t *old
 enum { WATCHED = 1024, AREAS = 2, AREA = 0x100, BLOCK = 64, QUEUES_OF_PAGE = 16, THRESHOLD = 128, MAX_BLOCKS = 32768 };
 
 static struct watched {
+    const struct devmem *driver;
     volatile uint8_t *reg;  /* the device's, for us; NULL: free */
     volatile uint8_t *page; /* ours */
     size_t size;
@@ -55,32 +56,16 @@ static uint64_t load(const volatile uint8_t *p) { return __atomic_load_n((const 
 
 /* ---- memory of hosts and GPUs ------------------------------------------------------------------------------------------------------------- */
 
-/* The context to copy from an address with: NULL for the host's memory. false: not to be known. */
-static bool context_of(uint64_t address, void **context)
+/* Copies up to two pieces, and waits for them. */
+static bool fetch(const struct watched *w, void *context, void *const *to, const uint64_t *from, const size_t *n, unsigned pieces)
 {
-    unsigned type = 0;
-    *context = NULL;
-    return cuda_real.cuPointerGetAttribute(&type, ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS || type != MEMORY_OF_DEVICE ||
-           cuda_real.cuPointerGetAttribute(context, ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS;
-}
-
-/* Copies up to two pieces. */
-static bool fetch(void *context, void *stream, void *const *to, const uint64_t *from, const size_t *n, unsigned pieces)
-{
-    void *old;
     bool ok = true;
-    if (!context) {
-        for (unsigned i = 0; i < pieces; i++)
-            memcpy(to[i], (const void *)(uintptr_t)from[i], n[i]);
-        return true;
-    }
-    if (cuda_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
-        return false;
     for (unsigned i = 0; i < pieces; i++)
-        ok = cuda_real.cuMemcpyDtoHAsync_v2(to[i], from[i], n[i], stream) == CUDA_SUCCESS && ok;
-    ok = cuda_real.cuStreamSynchronize(stream) == CUDA_SUCCESS && ok;
-    cuda_real.cuCtxPopCurrent_v2(&old);
-    return ok;
+        if (context)
+            ok = w->driver->copy(context, w->stream, to[i], from[i], n[i]) && ok;
+        else
+            memcpy(to[i], (const void *)(uintptr_t)from[i], n[i]);
+    return !context || (w->driver->wait(context, w->stream) && ok);
 }
 
 static void read_elements(struct watched *w, struct one *o, uint64_t now, uint32_t to)
@@ -92,7 +77,7 @@ static void read_elements(struct watched *w, struct one *o, uint64_t now, uint32
     struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
     if (!t)
         return;
-    if (fetch(o->context, w->stream, targets, sources, sizes, first < n ? 2 : 1))
+    if (fetch(w, o->context, targets, sources, sizes, first < n ? 2 : 1))
         decode(t, now, &o->q, w->blocks, o->index, to);
     else
         st_missed(now, n);
@@ -128,7 +113,7 @@ static void look_up(struct watched *w)
                 o->read = old[k].read;
             }
         bool known = o->read;
-        o->read = found[i].blocks <= MAX_BLOCKS && context_of(found[i].ring, &o->context) && context_of(found[i].record, &o->record_context);
+        o->read = found[i].blocks <= MAX_BLOCKS && w->driver->context_of(found[i].ring, &o->context) && w->driver->context_of(found[i].record, &o->record_context);
         if (o->read && !known)
             tell(o);
     }
@@ -173,7 +158,7 @@ static void advance_all(struct watched *w, uint64_t now)
         const uint64_t source[] = {o->q.record + 4}; /* the first four bytes are the receive queue's */
         const size_t size[] = {sizeof record};
         uint64_t value;
-        if (!o->q.record || !fetch(o->record_context, w->stream, target, source, size, 1))
+        if (!o->q.record || !fetch(w, o->record_context, target, source, size, 1))
             continue;
         uint16_t index = (uint16_t)(record[2] << 8 | record[3]);
         if (index == (uint16_t)o->index)
@@ -323,23 +308,16 @@ static bool start(void)
 
 /* ---- pages ------------------------------------------------------------------------------------------------------------------------------------ */
 
-static bool ready(void)
-{
-    return CUDA(cuPointerGetAttribute) && CUDA(cuCtxPushCurrent_v2) && CUDA(cuCtxPopCurrent_v2) && CUDA(cuStreamCreateWithPriority) && CUDA(cuMemcpyDtoHAsync_v2) &&
-           CUDA(cuStreamSynchronize) && CUDA(cuMemHostRegister_v2) && CUDA(cuMemHostGetDevicePointer_v2) && CUDA(cuMemHostUnregister);
-}
-
 /* What a page needs; the stream is made now: a kernel that runs may keep the driver from making one. */
-static bool make(struct watched *w, void *p, size_t size, uint32_t number, CUdeviceptr *device)
+static bool make(struct watched *w, const struct devmem *driver, void *p, size_t size, uint32_t number, uint64_t *device)
 {
-    enum { NON_BLOCKING = 1, PRIORITY = -5 };
     size_t offset = (uintptr_t)p & 4095;
     uint8_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void *blocks = mmap(NULL, (size_t)MAX_BLOCKS * BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (page != MAP_FAILED && blocks != MAP_FAILED && cuda_real.cuStreamCreateWithPriority(&w->stream, NON_BLOCKING, PRIORITY) == CUDA_SUCCESS &&
-        cuda_real.cuMemHostRegister_v2(page, 4096, REGISTER_PORTABLE | REGISTER_MAPPED) == CUDA_SUCCESS) {
-        if (cuda_real.cuMemHostGetDevicePointer_v2(device, page, 0) == CUDA_SUCCESS) {
+    if (page != MAP_FAILED && blocks != MAP_FAILED && (w->stream = driver->open(NULL))) {
+        if (driver->pin(page, 4096, device)) {
             *device += offset;
+            w->driver = driver;
             w->page = page + offset;
             w->blocks = blocks;
             w->size = size;
@@ -349,7 +327,7 @@ static bool make(struct watched *w, void *p, size_t size, uint32_t number, CUdev
                 w->last[a] = load(w->page + a * AREA);
             return true;
         }
-        cuda_real.cuMemHostUnregister(page);
+        driver->close(NULL, w->stream);
     }
     if (page != MAP_FAILED)
         munmap(page, 4096);
@@ -358,13 +336,13 @@ static bool make(struct watched *w, void *p, size_t size, uint32_t number, CUdev
     return false;
 }
 
-bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device)
+bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint64_t *device)
 {
     struct st_queue q[2];
     struct st_page page;
     bool done = false;
     /* a later doorbell of another queue would overwrite one that was not seen yet */
-    if (!ready() || !st_page_of((uintptr_t)p, &page) || st_queues_of(page.number, q, 2) > 1)
+    if (!driver->ready() || !st_page_of((uintptr_t)p, &page) || st_queues_of(page.number, q, 2) > 1)
         return false;
     struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
     if (!t) /* nothing is recorded */
@@ -382,7 +360,7 @@ bool doorbell_interpose(void *p, size_t size, CUdeviceptr *device)
         if (w->reg)
             continue;
         memset(w, 0, sizeof *w);
-        if (!start() || !make(w, p, size < ST_DOORBELL_AREA ? size : ST_DOORBELL_AREA, page.number, device))
+        if (!start() || !make(w, driver, p, size < ST_DOORBELL_AREA ? size : ST_DOORBELL_AREA, page.number, device))
             break;
         w->reg = p;
         if (i >= used)
@@ -401,7 +379,8 @@ void doorbell_release(void *p)
     for (unsigned i = 0; i < used; i++)
         if (watched[i].reg == p) {
             settle(&watched[i]);
-            cuda_real.cuMemHostUnregister((void *)((uintptr_t)watched[i].page & ~4095ul));
+            watched[i].driver->unpin((void *)((uintptr_t)watched[i].page & ~4095ul));
+            watched[i].driver->close(NULL, watched[i].stream);
             let_go(&watched[i]);
         }
     give();
