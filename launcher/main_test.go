@@ -98,7 +98,7 @@ var standIns = sync.OnceValues(func() (string, error) {
 	if err := os.WriteFile(source, []byte("int sigmatrace_stand_in;\n"), 0o666); err != nil {
 		return "", err
 	}
-	for _, lib := range []string{"libsigmatrace", "provider-ucx", "provider-libfabric", "provider-ibverbs"} {
+	for _, lib := range []string{"libsigmatrace", "provider-ucx", "provider-libfabric", "provider-ibverbs", "provider-mlx5dv"} {
 		if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, lib+".so"), source).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("gcc: %w: %s", err, out)
 		}

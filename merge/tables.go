@@ -2,6 +2,7 @@ package merge
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -19,7 +20,11 @@ func (i *Info) facts() []timeline.Fact {
 	if i.Ranks.Expected != nil {
 		facts = append(facts, timeline.Fact{Name: "ranks_expected", Number: int64(*i.Ranks.Expected)})
 	}
-	return append(facts, timeline.Fact{Name: "events_lost", Number: int64(i.Lost.Events)})
+	facts = append(facts, timeline.Fact{Name: "events_lost", Number: int64(i.Lost.Events)}, timeline.Fact{Name: "not_seen", Number: int64(len(i.Blind))})
+	for n, b := range i.Blind[:min(len(i.Blind), summaryIncomplete)] {
+		facts = append(facts, timeline.Fact{Name: fmt.Sprintf("not_seen_%d", n+1), Text: b.String(), IsText: true})
+	}
+	return facts
 }
 
 // account is what exports say of how complete the run is.

@@ -23,9 +23,10 @@ $(B)/aarch64/libsigmatrace.so: $(PRELOAD_SRC) $(PRELOAD_HDR) preload/build.mk
 	@mkdir -p $(@D)
 	$(AARCH64_CC) $(PRELOAD_CFLAGS) $(PRELOAD_LDFLAGS) -Wl,-soname,$(@F) -o $@ $(PRELOAD_SRC) -ldl -lpthread
 
-# Each NAME.mk adds a name to PROVIDERS, and sets NAME_SRC to its files and NAME_MAP to the script of its symbols' versions, if they have some.
+# Each NAME.mk adds a name to PROVIDERS, and sets NAME_SRC to its files, NAME_MAP to the script of its symbols' versions, if they have some, and NAME_NEEDS to the providers
+# without which it records nothing.
 PROVIDERS :=
--include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk preload/cuda.mk)
+-include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk preload/mlx5dv.mk preload/cuda.mk)
 
 version_scripts = $(addprefix -Wl$(comma)--version-script$(comma),$1)
 comma := ,
@@ -39,10 +40,10 @@ $(LIBDIR)/provider-$1.so: $($1_SRC) $($1_MAP) $(PRELOAD_HDR) preload/build.mk $(
 endef
 $(foreach p,$(PROVIDERS),$(eval $(call provider,$p)))
 
-# The sets: each provider alone, those of the profiles that we ship, and all.
+# The sets: each provider with what it needs, those of the profiles that we ship, the one that they had before mlx5dv was a provider, and all.
 set_name = $(subst $(space),+,$(sort $(subst +, ,$1)))
 PROFILE_SETS := $(shell sed -n 's/^providers = \[\(.*\)\].*/\1/p' profiles/*.toml | tr -d '" ' | tr , +)
-SETS := $(sort $(PROVIDERS) $(foreach s,$(PROFILE_SETS) $(subst $(space),+,$(PROVIDERS)),$(call set_name,$s)))
+SETS := $(sort $(foreach s,$(foreach p,$(PROVIDERS),$(subst $(space),+,$(strip $p $($p_NEEDS)))) $(PROFILE_SETS) ibverbs+libfabric+ucx $(subst $(space),+,$(PROVIDERS)),$(call set_name,$s)))
 whole_objects = $(patsubst preload/%.c,$(B)/preload/%.o,$1)
 
 # An object of a set that is no longer built would be preloaded nevertheless.

@@ -1,9 +1,9 @@
 /* The CUDA driver's functions as programs find them: linked, looked up, or asked of the driver itself (cuGetProcAddress, as CUDA's runtime does). */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include "registered.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
 struct cuda_real cuda_real;
@@ -76,40 +76,13 @@ ST_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int versi
 
 /* ---- registers that kernels ring -------------------------------------------------------------------------------------------------------- */
 
-/* How much a program has registered where: only that may be rung. */
-enum { RANGES = 4096 };
-static struct range {
-    void *p;
-    size_t size;
-    CUdeviceptr device; /* given in its place; 0: the register itself */
-} ranges[RANGES];
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-
-static struct range *range_of(const void *p)
-{
-    for (unsigned i = 0; i < RANGES; i++)
-        if (ranges[i].p && (const char *)p >= (const char *)ranges[i].p && (const char *)p < (const char *)ranges[i].p + ranges[i].size)
-            return &ranges[i];
-    return NULL;
-}
-
 ST_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags)
 {
-    struct st_page page;
     if (!CUDA(cuMemHostRegister_v2))
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult rc = cuda_real.cuMemHostRegister_v2(p, size, flags);
-    if (rc != CUDA_SUCCESS || !st_page_of((uintptr_t)p, &page))
-        return rc;
-    int saved = errno;
-    pthread_mutex_lock(&mu);
-    for (unsigned i = 0; i < RANGES; i++)
-        if (!ranges[i].p) {
-            ranges[i] = (struct range){p, size, 0};
-            break;
-        }
-    pthread_mutex_unlock(&mu);
-    errno = saved;
+    if (rc == CUDA_SUCCESS)
+        registered(&devmem_cuda, p, size);
     return rc;
 }
 
@@ -118,20 +91,8 @@ ST_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, un
     if (!CUDA(cuMemHostGetDevicePointer_v2))
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult rc = cuda_real.cuMemHostGetDevicePointer_v2(device, p, flags);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    int saved = errno;
-    pthread_mutex_lock(&mu);
-    struct range *r = range_of(p);
-    if (r) {
-        CUdeviceptr ours = r->device;
-        if (ours || doorbell_interpose(&devmem_cuda, r->p, r->size, &ours)) {
-            r->device = ours;
-            *device = ours + (uint64_t)((char *)p - (char *)r->p);
-        }
-    }
-    pthread_mutex_unlock(&mu);
-    errno = saved;
+    if (rc == CUDA_SUCCESS)
+        registered_address(&devmem_cuda, p, device);
     return rc;
 }
 
@@ -139,15 +100,6 @@ ST_EXPORT CUresult cuMemHostUnregister(void *p)
 {
     if (!CUDA(cuMemHostUnregister))
         return CUDA_ERROR_NOT_INITIALIZED;
-    int saved = errno;
-    pthread_mutex_lock(&mu);
-    struct range *r = range_of(p);
-    bool ours = r && r->p == p && r->device;
-    if (r && r->p == p)
-        r->p = NULL;
-    pthread_mutex_unlock(&mu);
-    if (ours)
-        doorbell_release(p);
-    errno = saved;
+    registered_ends(&devmem_cuda, p);
     return cuda_real.cuMemHostUnregister(p);
 }

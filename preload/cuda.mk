@@ -1,3 +1,6 @@
-# Provider cuda: not linked with libcuda, whose functions it takes the place of.
+# Provider cuda: not linked with libcuda, libamdhip64 and libhsa-runtime64, whose functions it takes the place of.
 PROVIDERS += cuda
 cuda_SRC := $(addprefix preload/,cuda.c devmem.c doorbell.c decode.c)
+# What the drivers share of registers, and HIP, the twin of CUDA.
+cuda_SRC += $(addprefix preload/,registered.c hip.c hip_devmem.c)
+cuda_NEEDS := ibverbs mlx5dv

@@ -82,6 +82,9 @@ enum st_definition_id {
     ST_DEF_VERBS_QP_MODIFY = 40,
     ST_DEF_VERBS_AH = 41,
     ST_DEF_VERBS_BLIND = 42,
+    ST_DEF_MLX5_UAR = 43,
+    ST_DEF_MLX5_UMEM = 44,
+    ST_DEF_MLX5_RING = 45,
     ST_DEF_UCT_INTERFACE = 64,
     ST_DEF_UCT_ENDPOINT = 65,
     ST_DEF_UCT_ENDPOINT_OWNER = 66,
@@ -1418,6 +1421,58 @@ static inline void st_def_verbs_blind(uint64_t queue_pair, const char *reason)
     uint8_t *p_ = d_.buffer + d_.used;
     p_ = st_varint(p_, queue_pair);
     p_ = st_bytes(p_, reason, __builtin_strlen(reason));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_mlx5_uar(uint64_t object, uint64_t device, uint64_t number, uint64_t address)
+{
+    struct st_definition d_ = st_define_begin(43, 56);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, address);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_mlx5_umem(uint64_t object, uint64_t device, uint64_t number, uint64_t address, uint64_t length, uint64_t of_gpu, uint64_t gpu, uint64_t context, const void *uuid, size_t uuid_size)
+{
+    struct st_definition d_ = st_define_begin(44, 106 + uuid_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, address);
+    p_ = st_varint(p_, length);
+    p_ = st_varint(p_, of_gpu);
+    p_ = st_varint(p_, gpu);
+    p_ = st_varint(p_, context);
+    p_ = st_bytes(p_, uuid, uuid_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_mlx5_ring(uint64_t queue, uint64_t number, uint64_t memory, uint64_t offset, uint64_t entries, uint64_t entry_bytes, uint64_t record_memory, uint64_t record_offset, uint64_t uar)
+{
+    struct st_definition d_ = st_define_begin(45, 106);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, memory);
+    p_ = st_varint(p_, offset);
+    p_ = st_varint(p_, entries);
+    p_ = st_varint(p_, entry_bytes);
+    p_ = st_varint(p_, record_memory);
+    p_ = st_varint(p_, record_offset);
+    p_ = st_varint(p_, uar);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

@@ -7,7 +7,7 @@
  *     verbs_context                ibverbs_post.c, ibverbs_poll.c and ibverbs_setup.c
  *     pointers in ibv_qp_ex, cq_ex ibverbs_wr.c, ibverbs_poll.c: patched when the queue has been made
  *
- * A fifth goes round them all, and is only named: ibverbs_blind.c, and ibverbs_devx.c, which knows its queue pairs' peers.
+ * A fifth goes round them all: provider mlx5dv, which this one lends its objects to (verbs.h, ibverbs_lend.c).
  *
  * What was patched lives longer than a capture: a forked child goes on with patched tables while its objects are wiped. So originals
  * lie in static memory here, and whatever hangs on an st_object is made again when it is missing (ibverbs_define.c).
@@ -16,10 +16,10 @@
 #define ST_IBVERBS_H
 
 #include "recorder.h"
+#include "verbs.h"
 
 #include <infiniband/verbs.h>
 #include <infiniband/efadv.h>
-#include <infiniband/mlx5dv.h>
 
 /* inline wrappers of verbs.h that would pull the library's symbols in */
 #undef ibv_reg_mr
@@ -53,19 +53,6 @@
     X(ibv_create_ah, "IBVERBS_1.1")                                                                                                          \
     X(ibv_create_ah_from_wc, "IBVERBS_1.1")                                                                                                  \
     X(ibv_destroy_ah, "IBVERBS_1.1")
-#define MLX5DV_HOOKED(X)                                                                                                                     \
-    X(mlx5dv_open_device, "MLX5_1.7")                                                                                                        \
-    X(mlx5dv_create_qp, "MLX5_1.3")                                                                                                          \
-    X(mlx5dv_create_cq, "MLX5_1.1")                                                                                                          \
-    X(mlx5dv_init_obj, "MLX5_1.2")                                                                                                           \
-    X(mlx5dv_devx_obj_create, "MLX5_1.7")                                                                                                    \
-    X(mlx5dv_devx_obj_modify, "MLX5_1.7")                                                                                                    \
-    X(mlx5dv_devx_alloc_uar, "MLX5_1.7")                                                                                                     \
-    X(mlx5dv_devx_free_uar, "MLX5_1.7")                                                                                                      \
-    X(mlx5dv_devx_umem_reg, "MLX5_1.7")                                                                                                      \
-    X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19")                                                                                                  \
-    X(mlx5dv_devx_umem_dereg, "MLX5_1.7")                                                                                                    \
-    X(mlx5dv_devx_obj_destroy, "MLX5_1.7")
 #define EFADV_HOOKED(X)                                                                                                                      \
     X(efadv_create_driver_qp, "EFA_1.0")                                                                                                     \
     X(efadv_create_qp_ex, "EFA_1.1")                                                                                                         \
@@ -82,7 +69,7 @@
 
 struct real {
 #define X(name, version) __typeof__(name) *name;
-    IBV_HOOKED(X) MLX5DV_HOOKED(X) EFADV_HOOKED(X) IBV_CALLED(X)
+    IBV_HOOKED(X) EFADV_HOOKED(X) IBV_CALLED(X)
 #undef X
 };
 extern struct real real;
@@ -187,8 +174,8 @@ void define_mr(struct ibv_mr *mr, const void *address, size_t length, uint64_t i
 void define_cq(struct ibv_cq *cq);
 void define_srq(struct ibv_srq *srq, unsigned entries, unsigned sges);
 void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, unsigned flags);
-/* A queue pair that exists in the device only. key: what stands for it in the program. */
-void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, unsigned send_entries, const char *why_blind);
+/* Something that exists in the device only. key: what stands for it in the program. */
+struct st_object *make_object(enum st_kind kind, const void *key);
 void define_qp_change(struct st_object *o, const struct ibv_qp_attr *a, unsigned mask);
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a);
 /* Ends what stood for a library's object that is gone. id: of the object before it went, so that one made at the same address by another
@@ -237,6 +224,12 @@ struct ibv_qp *hook_open_qp(struct ibv_context *c, struct ibv_qp_open_attr *attr
 struct ibv_cq_ex *hook_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
 struct ibv_srq *hook_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
 struct ibv_pd *hook_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr);
+
+/* ibverbs_setup.c. Around a call that opens a device, and behind one that makes a queue: what the program gets. t: of st_enter, which is left. */
+void context_opening(void);
+struct ibv_context *context_opened(struct ibv_context *c, void *function);
+struct ibv_cq_ex *cq_ex_made(struct st_thread *t, struct ibv_cq_ex *cq);
+struct ibv_qp *qp_ex_made(struct st_thread *t, struct ibv_qp *qp, const struct ibv_qp_init_attr_ex *a, unsigned flags);
 
 /* Patches the ibv_wr_* pointers of a queue pair made with operations `ops` (ibv_qp_create_send_ops_flags). -1: there was no room. */
 int patch_qp(struct ibv_qp *qp, uint64_t ops);

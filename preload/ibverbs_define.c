@@ -20,7 +20,7 @@ static struct st_object *replace(enum st_kind kind, const void *p)
     return st_object_new(kind, (uintptr_t)p);
 }
 
-static struct st_object *make(enum st_kind kind, const void *p)
+struct st_object *make_object(enum st_kind kind, const void *p)
 {
     registry_lock();
     struct st_object *o = replace(kind, p);
@@ -157,14 +157,14 @@ struct st_object *pd_of(struct ibv_pd *pd)
 
 void define_mr(struct ibv_mr *mr, const void *address, size_t length, uint64_t iova, unsigned access, unsigned dmabuf, uint64_t duration)
 {
-    struct st_object *pd = pd_of(mr->pd), *o = make(ST_KIND_MR, mr);
+    struct st_object *pd = pd_of(mr->pd), *o = make_object(ST_KIND_MR, mr);
     if (o->id)
         st_def_verbs_mr(o->id, pd->id, (uintptr_t)address, length, iova, st_hash_key(mr->lkey), st_hash_key(mr->rkey), access, dmabuf, duration);
 }
 
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a)
 {
-    struct st_object *p = pd_of(pd), *o = make(ST_KIND_AH, ah);
+    struct st_object *p = pd_of(pd), *o = make_object(ST_KIND_AH, ah);
     if (o->id)
         st_def_verbs_ah(o->id, p->id, a->dlid, &a->grh.dgid, a->is_global ? sizeof a->grh.dgid : 0, a->is_global ? a->grh.sgid_index : 0, a->is_global, a->port_num, a->sl);
 }
@@ -180,7 +180,7 @@ static void describe_cq(struct ibv_cq *cq, struct st_object *o)
 
 void define_cq(struct ibv_cq *cq)
 {
-    struct st_object *o = make(ST_KIND_CQ, cq);
+    struct st_object *o = make_object(ST_KIND_CQ, cq);
     if (o->id)
         describe_cq(cq, o);
 }
@@ -210,7 +210,7 @@ static void describe_srq(struct ibv_srq *srq, struct st_object *o, unsigned entr
 
 void define_srq(struct ibv_srq *srq, unsigned entries, unsigned sges)
 {
-    struct st_object *o = make(ST_KIND_SRQ, srq);
+    struct st_object *o = make_object(ST_KIND_SRQ, srq);
     if (o->id)
         describe_srq(srq, o, entries, sges);
 }
@@ -274,19 +274,9 @@ static void describe_qp(struct ibv_qp *qp, struct st_object *o, int signal_all, 
 
 void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, unsigned flags)
 {
-    struct st_object *o = make(ST_KIND_QP, qp);
+    struct st_object *o = make_object(ST_KIND_QP, qp);
     if (o->id)
         describe_qp(qp, o, signal_all, cap, flags);
-}
-
-void define_raw_qp(struct ibv_context *c, const void *key, uint32_t qpn, unsigned type, unsigned send_entries, const char *why_blind)
-{
-    struct st_object *o = make(ST_KIND_QP, key);
-    if (!o->id)
-        return;
-    uint32_t device = device_of(c)->id;
-    st_def_verbs_qp(o->id, device, 0, qpn, type, 0, 0, 0, 0, send_entries, 0, 0);
-    st_def_verbs_blind(o->id, why_blind);
 }
 
 struct st_object *adopt_qp(struct ibv_qp *qp)

@@ -16,7 +16,9 @@ static void *absent(void)
 /* Depth of our hooks in an opening call: only the outermost patches, so that a tool in between finds tables as the library made them. */
 static __thread unsigned opening;
 
-static struct ibv_context *opened(struct ibv_context *c, void *function)
+void context_opening(void) { opening++; }
+
+struct ibv_context *context_opened(struct ibv_context *c, void *function)
 {
     if (--opening == 0 && c) {
         st_keep_loaded(function); /* its pointers are in our tables */
@@ -29,24 +31,16 @@ ST_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
     if (!REAL(ibv_open_device))
         return absent();
-    opening++;
-    return opened(real.ibv_open_device(device), (void *)real.ibv_open_device);
+    context_opening();
+    return context_opened(real.ibv_open_device(device), (void *)real.ibv_open_device);
 }
 
 ST_EXPORT struct ibv_context *ibv_import_device(int cmd_fd)
 {
     if (!REAL(ibv_import_device))
         return absent();
-    opening++;
-    return opened(real.ibv_import_device(cmd_fd), (void *)real.ibv_import_device);
-}
-
-ST_EXPORT struct ibv_context *mlx5dv_open_device(struct ibv_device *device, struct mlx5dv_context_attr *attr)
-{
-    if (!REAL(mlx5dv_open_device))
-        return absent();
-    opening++;
-    return opened(real.mlx5dv_open_device(device, attr), (void *)real.mlx5dv_open_device);
+    context_opening();
+    return context_opened(real.ibv_import_device(cmd_fd), (void *)real.ibv_import_device);
 }
 
 ST_EXPORT int ibv_close_device(struct ibv_context *context)
@@ -189,7 +183,7 @@ static struct ibv_cq *cq_made(struct st_thread *t, struct ibv_cq *cq)
     return cq;
 }
 
-static struct ibv_cq_ex *cq_ex_made(struct st_thread *t, struct ibv_cq_ex *cq)
+struct ibv_cq_ex *cq_ex_made(struct st_thread *t, struct ibv_cq_ex *cq)
 {
     if (cq)
         patch_cq(cq);
@@ -209,14 +203,6 @@ struct ibv_cq_ex *hook_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_at
 {
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
     return cq_ex_made(t, context_of(c)->create_cq_ex(c, attr));
-}
-
-ST_EXPORT struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct mlx5dv_cq_init_attr *mlx5_attr)
-{
-    if (!REAL(mlx5dv_create_cq))
-        return absent();
-    struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    return cq_ex_made(t, real.mlx5dv_create_cq(context, attr, mlx5_attr));
 }
 
 ST_EXPORT struct ibv_cq_ex *efadv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr, struct efadv_cq_init_attr *efa_attr, uint32_t inlen)
@@ -308,7 +294,7 @@ static struct ibv_qp *qp_made(struct st_thread *t, struct ibv_qp *qp, int signal
     return qp;
 }
 
-static struct ibv_qp *qp_ex_made(struct st_thread *t, struct ibv_qp *qp, const struct ibv_qp_init_attr_ex *a, unsigned flags)
+struct ibv_qp *qp_ex_made(struct st_thread *t, struct ibv_qp *qp, const struct ibv_qp_init_attr_ex *a, unsigned flags)
 {
     int blind = qp && a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && patch_qp(qp, a->send_ops_flags);
     if (t && qp) {
@@ -340,14 +326,6 @@ struct ibv_qp *hook_open_qp(struct ibv_context *c, struct ibv_qp_open_attr *attr
     static const struct ibv_qp_cap none;
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
     return qp_made(t, context_of(c)->open_qp(c, attr), 0, &none, 0);
-}
-
-ST_EXPORT struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, struct mlx5dv_qp_init_attr *mlx5_attr)
-{
-    if (!REAL(mlx5dv_create_qp))
-        return absent();
-    struct st_thread *t = st_enter(ST_LAYER_VERBS);
-    return qp_ex_made(t, real.mlx5dv_create_qp(context, attr, mlx5_attr), attr, 0);
 }
 
 /* EFA's reliable datagrams: an address handle in every request. */

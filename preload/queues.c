@@ -13,8 +13,7 @@ static struct st_page pages[PAGES];
 static struct st_queue queues[QUEUES];
 static struct memory {
     const void *key;
-    uint32_t number;
-    uint64_t address, size;
+    uint64_t number, address, size;
 } memories[MEMORIES];
 _Atomic uint32_t st_queues_changed;
 void (*_Atomic st_queue_goes)(uint32_t page);
@@ -51,7 +50,7 @@ static void unlock(void) { pthread_mutex_unlock(&mu); }
 void st_page_add(const struct st_page *p) { PUT(pages, PAGES, *p); }
 void st_page_gone(const void *key) { DROP(pages, PAGES, key); }
 
-void st_memory_add(const void *key, uint32_t number, uint64_t address, uint64_t size)
+void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size)
 {
     struct memory m = {key, number, address, size};
     PUT(memories, MEMORIES, m);
@@ -82,7 +81,7 @@ void st_queue_gone(const void *key)
         goes(page);
 }
 
-uint64_t st_memory_at(uint32_t number, uint64_t offset)
+uint64_t st_memory_at(uint64_t number, uint64_t offset)
 {
     uint64_t at = 0;
     lock();

@@ -1,5 +1,5 @@
 /*
- * The map of queues that programs fill and ring by themselves: what provider ibverbs learns of them from DEVX commands, and provider cuda needs to see them
+ * The map of queues that programs fill and ring by themselves: what provider mlx5dv learns of them from DEVX commands, and provider cuda needs to see them
  * rung. Slow paths only; every function may be called by any thread, at any time.
  */
 #ifndef ST_QUEUES_H
@@ -29,10 +29,10 @@ enum { ST_DOORBELL_AREA = 0x200 }; /* two BlueFlame buffers of 256 bytes; progra
 
 ST_PUBLIC void st_page_add(const struct st_page *p);
 ST_PUBLIC void st_page_gone(const void *key);
-ST_PUBLIC void st_memory_add(const void *key, uint32_t number, uint64_t address, uint64_t size);
+ST_PUBLIC void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size);
 ST_PUBLIC void st_memory_gone(const void *key);
 /* Where an offset of a registered memory lies; 0: not known. */
-ST_PUBLIC uint64_t st_memory_at(uint32_t number, uint64_t offset);
+ST_PUBLIC uint64_t st_memory_at(uint64_t number, uint64_t offset);
 ST_PUBLIC void st_queue_add(const struct st_queue *q);
 ST_PUBLIC void st_queue_gone(const void *key);
 

@@ -119,6 +119,8 @@ enum st_kind {
     ST_KIND_WORKER = 1, ST_KIND_ENDPOINT,
     ST_KIND_DEVICE, ST_KIND_PD, ST_KIND_MR, ST_KIND_CQ, ST_KIND_QP, ST_KIND_SRQ, ST_KIND_AH,
     ST_KIND_QPN, /* second name of a queue pair: key = context's object id << 24 | qpn */
+    ST_KIND_UAR, ST_KIND_UMEM,
+    ST_KIND_UAR_NUMBER, ST_KIND_UMEM_NUMBER, ST_KIND_CQN, /* second names of those and of completion queues: mlx5dv_devx.c */
     ST_KIND_UCT_INTERFACE = 20, ST_KIND_UCT_ENDPOINT,
     ST_KIND_OFI_ENDPOINT = 30, ST_KIND_OFI_PEER, ST_KIND_OFI_CQ, ST_KIND_OFI_COUNTER, ST_KIND_OFI_MR,
     ST_KIND_TRACK = 40, /* key: thread index, 0 of the process */

@@ -119,9 +119,9 @@ func PlaceholderTable() string {
 // ProviderTable is the README's table of providers, in Markdown.
 func ProviderTable() string {
 	var b strings.Builder
-	b.WriteString("| provider | records |\n| --- | --- |\n")
+	b.WriteString("| provider | records | needs |\n| --- | --- | --- |\n")
 	for _, p := range Providers {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", p.Name, p.Doc)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", p.Name, p.Doc, strings.Join(p.Needs, ", "))
 	}
 	return b.String()
 }

@@ -12,7 +12,7 @@ import (
 const flatExample = `sigmatrace.profile=1
 name=simple
 mode=simple
-providers=ucx,libfabric,ibverbs
+providers=ucx,libfabric,ibverbs,mlx5dv
 record.budget=268435456
 record.memory=268435456
 record.chunk=65536

@@ -87,6 +87,7 @@ func Resolve(r Request) (*Resolved, error) {
 	problems := res.applySite(r.Output)
 	problems = append(problems, res.applyEnvironment(r.Environ)...)
 	problems = append(problems, res.applyCommandLine(r)...)
+	res.completeProviders()
 	problems = append(problems, res.checkTogether()...)
 	if err := problems.orNil(); err != nil {
 		return nil, err
@@ -224,6 +225,17 @@ func (res *Resolved) set(key *Key, text, where, source string) Problems {
 	}
 	res.values[key.Name] = Value{Key: key, Text: canonical, Source: source}
 	return nil
+}
+
+// completeProviders selects what the selected providers need, and says so.
+func (res *Resolved) completeProviders() {
+	v, selected := res.values["providers"], res.List("providers")
+	all := withNeeds(selected)
+	if more := all[len(selected):]; len(more) > 0 {
+		v.Text = strings.Join(all, ",")
+		v.Source += " (needed by others: " + strings.Join(more, ", ") + ")"
+		res.values["providers"] = v
+	}
 }
 
 // minChunks is how many chunks a budget must hold: the recorder reserves some for tables and definitions.

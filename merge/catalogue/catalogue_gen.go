@@ -82,6 +82,9 @@ const (
 	DefVerbsQpModify    = 40
 	DefVerbsAh          = 41
 	DefVerbsBlind       = 42
+	DefMlx5Uar          = 43
+	DefMlx5Umem         = 44
+	DefMlx5Ring         = 45
 	DefUctInterface     = 64
 	DefUctEndpoint      = 65
 	DefUctEndpointOwner = 66
@@ -373,6 +376,28 @@ const (
 	DefVerbsAhServiceLevel         = 7
 	DefVerbsBlindQueuePair         = 0
 	DefVerbsBlindReason            = 1
+	DefMlx5UarObject               = 0
+	DefMlx5UarDevice               = 1
+	DefMlx5UarNumber               = 2
+	DefMlx5UarAddress              = 3
+	DefMlx5UmemObject              = 0
+	DefMlx5UmemDevice              = 1
+	DefMlx5UmemNumber              = 2
+	DefMlx5UmemAddress             = 3
+	DefMlx5UmemLength              = 4
+	DefMlx5UmemOfGpu               = 5
+	DefMlx5UmemGpu                 = 6
+	DefMlx5UmemContext             = 7
+	DefMlx5UmemUuid                = 8
+	DefMlx5RingQueue               = 0
+	DefMlx5RingNumber              = 1
+	DefMlx5RingMemory              = 2
+	DefMlx5RingOffset              = 3
+	DefMlx5RingEntries             = 4
+	DefMlx5RingEntryBytes          = 5
+	DefMlx5RingRecordMemory        = 6
+	DefMlx5RingRecordOffset        = 7
+	DefMlx5RingUar                 = 8
 	DefUctInterfaceObject          = 0
 	DefUctInterfaceTransport       = 1
 	DefUctInterfaceDevice          = 2
@@ -972,6 +997,34 @@ var Default = (&Catalogue{Version: 1,
 			{"queue_pair", 5, "", 0, ""},
 			{"reason", 12, "", 0, ""},
 		}, "A queue pair whose data path goes round everything hooked: its traffic is not in the trace."},
+		{43, "mlx5_uar", []Field{
+			{"object", 5, "", 0, ""},
+			{"device", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"address", 3, "", 0, "where it is rung; 0: nowhere in the process"},
+		}, "A page of doorbells that a program allocated with mlx5dv_devx_alloc_uar."},
+		{44, "mlx5_umem", []Field{
+			{"object", 5, "", 0, ""},
+			{"device", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"address", 3, "", 0, "0: registered by a DMA-BUF"},
+			{"length", 2, "", 0, ""},
+			{"of_gpu", 0, "", 0, "1: it is a GPU's memory"},
+			{"gpu", 0, "", 0, "ordinal of the GPU in its process"},
+			{"context", 3, "", 0, "CUDA context that it was allocated in"},
+			{"uuid", 11, "", 2, "of the GPU"},
+		}, "Memory that a program registered for its own queues (mlx5dv_devx_umem_reg)."},
+		{45, "mlx5_ring", []Field{
+			{"queue", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"memory", 5, "", 0, ""},
+			{"offset", 0, "", 0, "in the memory"},
+			{"entries", 0, "", 0, "of a send queue: its blocks"},
+			{"entry_bytes", 0, "", 0, ""},
+			{"record_memory", 5, "", 0, "of the doorbell record"},
+			{"record_offset", 0, "", 0, ""},
+			{"uar", 5, "", 0, ""},
+		}, "Where a queue pair's send queue lies, or a completion queue's entries, of queues made with mlx5dv_devx_obj_create."},
 		{64, "uct_interface", []Field{
 			{"object", 5, "", 0, ""},
 			{"transport", 12, "", 0, "rc_verbs, rc_mlx5, tcp, posix, ...; empty where it was not opened by name"},

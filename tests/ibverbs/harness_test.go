@@ -51,7 +51,7 @@ func newRig(t *testing.T, mode string, extra ...string) *rig {
 		t.Fatal(err)
 	}
 	profile := filepath.Join(dir, "profile")
-	text := fmt.Sprintf("sigmatrace.profile=1\nname=test\nmode=%s\nproviders=ibverbs\nrecord.budget=268435456\nrecord.chunk=65536\ncapture.directory=%s\n%s\n",
+	text := fmt.Sprintf("sigmatrace.profile=1\nname=test\nmode=%s\nproviders=ibverbs,mlx5dv\nrecord.budget=268435456\nrecord.chunk=65536\ncapture.directory=%s\n%s\n",
 		mode, r.captures, strings.Join(extra, "\n"))
 	if err := os.WriteFile(profile, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -75,10 +75,10 @@ func (r *rig) preload(providers ...string) string {
 	return strings.Join(append([]string{built(r.t, "tests/count-verbs.so"), built(r.t, "softhca/softhca-node.so")}, libs...), ":")
 }
 
-// ours is the recorder with this provider.
+// ours is the recorder with this provider, and with mlx5dv.
 func ours(t *testing.T) string {
 	t.Helper()
-	return built(t, "lib/sigmatrace/"+objects.Whole("", "ibverbs"))
+	return built(t, "lib/sigmatrace/"+objects.Whole("", "ibverbs", "mlx5dv"))
 }
 
 func (r *rig) command(args ...string) *exec.Cmd {

@@ -22,7 +22,7 @@ func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
 	}
-	own := slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"))
+	own := slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"))
 	cases := map[string][]string{
 		"client.c":       {"fields", "interleaved", "forked_raw", "errnos", "storm 4 100"},
 		"verbs-client.c": {""},

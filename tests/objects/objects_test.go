@@ -56,16 +56,17 @@ func run(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// There is an object for every provider alone, for what each profile that we ship selects, and for all.
+// There is an object for every provider with what it needs, for what each profile that we ship selects and selected before mlx5dv was a provider, and for all.
 func TestSets(t *testing.T) {
 	have := wholes(t)
 	wanted := map[string]bool{}
 	var all []string
 	for _, p := range profiles.Providers {
-		wanted[Whole(libraries(t), p.Name)] = true
+		wanted[Whole(libraries(t), append([]string{p.Name}, p.Needs...)...)] = true
 		all = append(all, p.Name)
 	}
 	wanted[Whole(libraries(t), all...)] = true
+	wanted[Whole(libraries(t), "ibverbs", "libfabric", "ucx")] = true
 	for _, k := range profiles.Keys {
 		if k.Name == "providers" {
 			wanted[Whole(libraries(t), strings.Split(k.Default, ",")...)] = true
@@ -119,7 +120,7 @@ func TestWeakSymbols(t *testing.T) {
 	}
 	for path, providers := range wholes(t) {
 		want := ""
-		for _, p := range []string{"ibverbs", "libfabric", "ucx"} {
+		for _, p := range []string{"ibverbs", "libfabric", "mlx5dv", "ucx"} {
 			if slices.Contains(providers, p) {
 				want += p + "\n"
 			}

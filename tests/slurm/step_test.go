@@ -162,8 +162,9 @@ func TestF17PreloadIsPrepended(t *testing.T) {
 	libdir := filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so"))
 	const own = "/lib/x86_64-linux-gnu/libdl.so.2:/lib/x86_64-linux-gnu/librt.so.1"
 	for providers, want := range map[string]string{
-		"ucx,libfabric,ibverbs": libdir + "/libsigmatrace.ibverbs+libfabric+ucx.so",
-		"ucx,ibverbs":           libdir + "/libsigmatrace.so:" + libdir + "/provider-ucx.so:" + libdir + "/provider-ibverbs.so",
+		"ucx,libfabric,ibverbs,mlx5dv": libdir + "/libsigmatrace.ibverbs+libfabric+mlx5dv+ucx.so",
+		"ucx,libfabric,ibverbs":        libdir + "/libsigmatrace.ibverbs+libfabric+ucx.so",
+		"ucx,ibverbs":                  libdir + "/libsigmatrace.so:" + libdir + "/provider-ucx.so:" + libdir + "/provider-ibverbs.so",
 	} {
 		j.environ = []string{"LD_PRELOAD=" + own}
 		r := j.ok("srun", "--sigmatrace", "--sigmatrace-set=providers="+providers, "sh", "-c", "echo $LD_PRELOAD")

@@ -40,7 +40,7 @@ func TestWhatAnybodyCanWriteIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
-	command, library := built(t, "bin/sigmatrace"), built(t, "lib/sigmatrace/libsigmatrace.ibverbs+libfabric+ucx.so")
+	command, library := built(t, "bin/sigmatrace"), built(t, "lib/sigmatrace/libsigmatrace.ibverbs+libfabric+mlx5dv+ucx.so")
 	open := copied(t, base+"/open", 0o777, command)
 	inside := copied(t, open+"/inside", 0o755, command)
 	file := copied(t, base+"/file", 0o755, command)
@@ -77,7 +77,7 @@ func TestWhatAnybodyCanWriteIsNotTrusted(t *testing.T) {
 		t.Errorf("runs %v", got)
 	}
 	site(t, "libdir="+libraries)
-	r := j.ok("srun", "--sigmatrace", "--sigmatrace-set=providers=ucx,libfabric,ibverbs", "sh", "-c", printProfile)
+	r := j.ok("srun", "--sigmatrace", "--sigmatrace-set=providers=ucx,libfabric,ibverbs,mlx5dv", "sh", "-c", printProfile)
 	m := manifest(t, j.one(r))
 	if profileIn(r.stdout) != "" || len(m.Run.Untraced) != 1 || !strings.Contains(m.Run.Untraced[0].Reason, says) {
 		t.Errorf("libraries: the task printed %s, the manifest says %v", r.stdout, m.Run.Untraced)
