@@ -30,9 +30,10 @@ type Info struct {
 	Processes   Processes                   `json:"processes"`
 	Time        *Times                      `json:"time"` // null where no process has a capture
 	Events      Events                      `json:"events"`
-	Operations  map[string]map[string]Count `json:"operations"`  // by layer and operation, of the aggregate tables: in every mode
-	Exact       bool                        `json:"exact"`       // operations holds all calls; else it is a lower bound
-	Completions map[string]uint64           `json:"completions"` // by layer
+	Operations  map[string]map[string]Count `json:"operations"`         // by layer and operation, of the aggregate tables: in every mode
+	Purposes    map[string]Purposes         `json:"purposes,omitempty"` // by layer, of those that tell control from data
+	Exact       bool                        `json:"exact"`              // operations holds all calls; else it is a lower bound
+	Completions map[string]uint64           `json:"completions"`        // by layer
 	Flows       Flows                       `json:"flows"`
 	Unfinished  int64                       `json:"unfinished"` // requests without a completion
 	Surplus     int64                       `json:"surplus"`    // completions without a request
@@ -53,6 +54,37 @@ type Info struct {
 type Count struct {
 	Count uint64 `json:"count"`
 	Bytes uint64 `json:"bytes"`
+}
+
+// Purposes keeps what moved payload apart from what synchronised: the catalogue says of each event which it is. Unknown counts elements of queues that could not be
+// read: what they moved is in no count of operations.
+type Purposes struct {
+	Data    Count  `json:"data"`
+	Control Count  `json:"control"`
+	Unknown uint64 `json:"unknown,omitempty"`
+}
+
+// addPurpose adds a total to those of its layer, where the layer tells control from data.
+func (i *Info) addPurpose(e *catalogue.Event, cat *catalogue.Catalogue, t total) {
+	tells := slices.ContainsFunc(cat.Events, func(x *catalogue.Event) bool { return x.Layer == e.Layer && x.Control })
+	if !tells || t.count == 0 {
+		return
+	}
+	if i.Purposes == nil {
+		i.Purposes = map[string]Purposes{}
+	}
+	p := i.Purposes[e.Layer]
+	switch {
+	case e.Control:
+		p.Control.Count += t.count
+		p.Control.Bytes += t.bytes
+	case e.Operation != "":
+		p.Data.Count += t.count
+		p.Data.Bytes += t.bytes
+	default:
+		p.Unknown += t.count
+	}
+	i.Purposes[e.Layer] = p
 }
 
 // Times says when a run was, in ns since the Unix epoch. export's --from and --to count from BeginNS.
@@ -282,6 +314,7 @@ func (i *Info) addProcess(p *process, cat *catalogue.Catalogue) {
 			i.Completions[e.Layer] += t.count
 		default:
 			addOperation(i.Operations, cat, t)
+			i.addPurpose(e, cat, t)
 		}
 	}
 	for layer, causes := range p.counts.Unmatched {

@@ -102,7 +102,13 @@ func (p *proc) define(at uint64, id uint16, values ...any) uint64 {
 
 // event records an event and counts it in the tables, as the recorder does.
 func (p *proc) event(thread int, at uint64, id uint16, fields ...uint64) {
-	p.thread(thread).Event(at+p.offset, id, fields)
+	var raw [][]byte
+	for _, f := range cat.Default.Event(id).Layout.Fields {
+		if f.Type == cat.Raw {
+			raw = append(raw, nil)
+		}
+	}
+	p.thread(thread).Event(at+p.offset, id, fields, raw...)
 	p.count(thread, at, id, fields...)
 }
 
@@ -116,6 +122,9 @@ func (p *proc) count(thread int, at uint64, id uint16, fields ...uint64) {
 	}
 	if id == cat.EventVerbsDatagram {
 		peer = fields[cat.VerbsDatagramAddressHandle]<<24 | fields[cat.VerbsDatagramRemoteQpn]
+	}
+	if e.Layout.Name == "doorbell_request" {
+		peer = fields[cat.DoorbellRequestTarget] << 24
 	}
 	switch {
 	case e.Kind == cat.Completion:

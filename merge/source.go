@@ -311,9 +311,16 @@ func (j *joiner) complete(op *ops.Op) error {
 // bring takes an operation of a process to the run: to its clock, and with the peer as far as the topology tells, which is by the process's own.
 func (s *Source) bring(op *ops.Op, process uint32) {
 	op.Process = process
-	if op.Event == catalogue.EventVerbsDatagram {
+	switch op.Event {
+	case catalogue.EventVerbsDatagram:
 		op.Peer = s.endpoint(s.top.Datagram(op.Process, uint32(op.Fields[catalogue.VerbsDatagramAddressHandle]), uint32(op.Fields[catalogue.VerbsDatagramRemoteQpn]), op.Post))
-	} else {
+	case catalogue.EventDoorbellSend, catalogue.EventDoorbellWrite, catalogue.EventDoorbellWriteImm, catalogue.EventDoorbellRead, catalogue.EventDoorbellAtomic, catalogue.EventDoorbellSignal:
+		if target := uint32(op.Fields[catalogue.DoorbellRequestTarget]); target != 0 {
+			op.Peer = s.endpoint(s.top.Target(op.Process, target, op.Post))
+			break
+		}
+		fallthrough
+	default:
 		op.Peer = s.endpoint(s.top.Peer(s.top.Processes[process].Carry[op.Endpoint], op.Post))
 	}
 	if at := s.place[process]; at != nil {

@@ -216,7 +216,14 @@ func (i *Info) layerLine(layer string) string {
 	if len(parts) == 0 {
 		return "layer " + layer + ": receives only"
 	}
-	return "layer " + layer + ": " + strings.Join(parts, ", ")
+	text := "layer " + layer + ": " + strings.Join(parts, ", ")
+	if p, ok := i.Purposes[layer]; ok {
+		text += fmt.Sprintf("; data %d (%s), control %d", p.Data.Count, size(p.Data.Bytes), p.Control.Count)
+		if p.Unknown > 0 {
+			text += fmt.Sprintf(", not readable %d", p.Unknown)
+		}
+	}
+	return text
 }
 
 // Size writes a number of bytes, not less than 0, with a binary unit.

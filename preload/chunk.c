@@ -201,7 +201,8 @@ static uint8_t *put_time(uint8_t *p, struct st_thread *t, uint64_t now)
 uint64_t st_step(struct st_thread *t, uint64_t now)
 {
     uint8_t *limit = st_limit(t);
-    if (!now || !limit || !t->block || (size_t)(limit - t->cur) < 64)
+    enum { ROOM = 80 + 16 * 10 + 2 * 256 + 16 }; /* for the time and any record of up to two raw fields behind it: it must not begin another chunk */
+    if (!now || !limit || !t->block || (size_t)(limit - t->cur) < ROOM)
         return now - t->last;
     t->cur = put_time(t->cur, t, now);
     return 0;

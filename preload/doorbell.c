@@ -89,7 +89,7 @@ static void tell(const struct one *o)
     struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
     if (!t)
         return;
-    st_def_doorbell_queue(o->q.object->id, o->q.ring, o->q.blocks, o->context != NULL);
+    st_def_doorbell_queue(o->q.object->id, o->q.ring, o->q.blocks, o->context != NULL, o->q.device);
     st_leave(t, ST_LAYER_DOORBELL);
 }
 

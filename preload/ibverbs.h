@@ -177,6 +177,8 @@ void define_qp(struct ibv_qp *qp, int signal_all, const struct ibv_qp_cap *cap, 
 /* Something that exists in the device only. key: what stands for it in the program. */
 struct st_object *make_object(enum st_kind kind, const void *key);
 void define_qp_change(struct st_object *o, const struct ibv_qp_attr *a, unsigned mask);
+/* A queue pair has another number than it was made with. */
+void define_qp_number(struct st_object *o, uint32_t was, uint32_t qpn);
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a);
 /* Ends what stood for a library's object that is gone. id: of the object before it went, so that one made at the same address by another
  * thread meanwhile is left alone; 0: there was none. */

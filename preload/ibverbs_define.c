@@ -317,6 +317,18 @@ void qp_gone(const struct ibv_qp *qp, uint32_t id, uint32_t qpn, struct ibv_cq *
     registry_unlock();
 }
 
+void define_qp_number(struct st_object *o, uint32_t was, uint32_t qpn)
+{
+    if (!o->id)
+        return;
+    st_def_verbs_qp_number(o->id, qpn);
+    registry_lock();
+    if (st_find(ST_KIND_QPN, qpn_key(o, was)) == o)
+        st_object_forget(ST_KIND_QPN, qpn_key(o, was));
+    st_object_alias(o, ST_KIND_QPN, qpn_key(o, qpn));
+    registry_unlock();
+}
+
 void define_qp_change(struct st_object *o, const struct ibv_qp_attr *a, unsigned mask)
 {
     const struct ibv_ah_attr *h = &a->ah_attr;

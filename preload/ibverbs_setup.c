@@ -350,10 +350,14 @@ ST_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
     if (!REAL(ibv_modify_qp))
         return ENOSYS;
     struct st_thread *t = st_enter(ST_LAYER_VERBS);
+    uint32_t number = qp->qp_num;
     int rc = real.ibv_modify_qp(qp, attr, mask);
     if (t) {
+        struct st_object *o = rc ? st_unknown : qp_of(qp);
+        if (qp->qp_num != number)
+            define_qp_number(o, number, qp->qp_num);
         if (rc == 0)
-            define_qp_change(qp_of(qp), attr, (unsigned)mask);
+            define_qp_change(o, attr, (unsigned)mask);
         st_leave(t, ST_LAYER_VERBS);
     }
     return rc;

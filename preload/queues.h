@@ -7,7 +7,7 @@
 
 #include "recorder.h"
 
-/* A send queue in the program's memory, mlx5's layout. */
+/* A send queue in the program's memory. */
 struct st_queue {
     const void *key;     /* what stands for it in the program; NULL: free */
     struct st_object *object; /* wiped in a forked child, and so is of no use there */
@@ -16,6 +16,7 @@ struct st_queue {
     uint32_t blocks;     /* a power of two */
     uint64_t record;     /* address of the doorbell record; 0: not known */
     bool dynamic;        /* dynamically connected: each element has an address vector */
+    uint8_t device;      /* whose elements are in it: enum element_device */
 };
 
 /* A page of doorbells: what a program may ring lies in size bytes from reg on. */

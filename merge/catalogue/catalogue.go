@@ -93,6 +93,7 @@ type Event struct {
 	Layer     string
 	Operation string // "" where it counts as none
 	Kind      Kind
+	Control   bool // synchronises, and carries no payload
 	Layout    *Layout
 	Modes     []string
 	Doc       string
@@ -179,6 +180,7 @@ type tomlFile struct {
 	Event []struct {
 		ID                                                  uint16
 		Name, Provider, Layer, Layout, Kind, Operation, Doc string
+		Control                                             bool
 		Modes                                               []string
 	}
 	Definition []struct {
@@ -229,7 +231,7 @@ func Parse(text string) (*Catalogue, error) {
 		c.Layers = append(c.Layers, Layer(l))
 	}
 	for _, e := range t.Event {
-		ev := &Event{ID: e.ID, Name: e.Name, Provider: e.Provider, Layer: e.Layer, Operation: e.Operation, Modes: e.Modes, Doc: e.Doc}
+		ev := &Event{ID: e.ID, Name: e.Name, Provider: e.Provider, Layer: e.Layer, Operation: e.Operation, Control: e.Control, Modes: e.Modes, Doc: e.Doc}
 		if ev.Layout = layouts[e.Layout]; ev.Layout == nil {
 			return nil, fmt.Errorf("event %s: no layout %q", e.Name, e.Layout)
 		}

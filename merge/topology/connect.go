@@ -170,17 +170,22 @@ func overlap(a, b *Connection) int64 {
 	return max(to-from, 1) // Forever minus a negative time would overflow
 }
 
-// Datagram returns the queue pair that a datagram of time ns to a number by an address handle arrives at; none where it is not known.
+// Datagram returns the queue pair that a datagram, or an element of a dynamically connected queue, of time ns to a number by an address handle arrives at;
+// none where it is not known.
 func (m *Map) Datagram(process uint32, handle, number uint32, ns int64) Ref {
 	ah := m.Object(Ref{process, handle})
 	if ah == nil || ah.Kind != AddressHandle {
 		return Ref{}
 	}
+	kind := uint8(TypeUD)
+	if ah.Target {
+		kind = TypeDriver
+	}
 	var best Ref
 	distance := int64(-1)
 	for _, r := range m.numbers[number] {
 		q := m.Object(r)
-		if q.Type != TypeUD || !m.device(r, q).owns(ah.Path) {
+		if q.Type != kind || !m.device(r, q).owns(ah.Path) {
 			continue
 		}
 		// The clocks of two nodes may disagree: of those that had the number, the nearest in time.
@@ -190,6 +195,15 @@ func (m *Map) Datagram(process uint32, handle, number uint32, ns int64) Ref {
 		}
 	}
 	return best
+}
+
+// Target returns the queue pair that elements to a doorbell_target arrive at at time ns; none where it is not known.
+func (m *Map) Target(process, target uint32, ns int64) Ref {
+	t := m.Object(Ref{process, target})
+	if t == nil || !t.Target {
+		return Ref{}
+	}
+	return m.Datagram(process, target, t.QPN, ns)
 }
 
 // Peer returns the object at the other side of an object at a time, as far as it is the same for all its operations then.

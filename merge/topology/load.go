@@ -247,6 +247,14 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 	case catalogue.DefVerbsAh:
 		o = fresh(AddressHandle, u(catalogue.DefVerbsAhObject))
 		o.Path = path(d, catalogue.DefVerbsAhGlobal, catalogue.DefVerbsAhDgid, catalogue.DefVerbsAhDlid)
+	case catalogue.DefDoorbellTarget:
+		o = fresh(AddressHandle, u(catalogue.DefDoorbellTargetObject))
+		o.Path = path(d, catalogue.DefDoorbellTargetGlobal, catalogue.DefDoorbellTargetDgid, catalogue.DefDoorbellTargetDlid)
+		o.QPN, o.Target = u(catalogue.DefDoorbellTargetQpn), true
+	case catalogue.DefVerbsQpNumber:
+		if q := p.Objects[u(catalogue.DefVerbsQpNumberQueuePair)]; q != nil && q.Kind == QueuePair {
+			q.QPN = u(catalogue.DefVerbsQpNumberQpn)
+		}
 	case catalogue.DefAppTrack:
 		o = fresh(Track, u(catalogue.DefAppTrackObject))
 		o.Label = "across threads"

@@ -44,6 +44,7 @@ const (
 	TypeUD         = 4
 	TypeXRCSend    = 9
 	TypeXRCReceive = 10
+	TypeDriver     = 255 // of a device's own kind: mlx5's dynamically connected ones
 )
 
 // Forever is the end of an object that was never destroyed.
@@ -70,6 +71,7 @@ type Object struct {
 	Seen           bool   // its ring is read when it is rung
 	Connections    []Connection
 	Path           Path   // of an address handle
+	Target         bool   // an address handle of dynamically connected queues: QPN is the number that it leads to
 	Label          string // socket address, device name, transport and device, name of a track's thread
 	Fabric         *Fabric
 }

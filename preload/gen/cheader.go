@@ -80,6 +80,9 @@ func argument(f catalogue.Field) string {
 	return "uint64_t " + f.Name
 }
 
+// maxRaw is the most bytes of a raw field.
+const maxRaw = 256
+
 func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 	p := func(format string, args ...any) { fmt.Fprintf(b, format, args...) }
 	var always, stride, signed, raw uint
@@ -90,6 +93,9 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 		case f.Predict == catalogue.Always:
 			always |= bit
 			size += 10
+			if f.Type == catalogue.Raw {
+				size += maxRaw
+			}
 		case f.Predict == catalogue.Stride:
 			stride |= bit
 		}
@@ -111,33 +117,34 @@ func cLayout(b *bytes.Buffer, l *catalogue.Layout) {
 	}
 	p("static inline __attribute__((always_inline)) void st_rec_%s(%s)\n{\n", l.Name, strings.Join(args, ", "))
 	p("    st_busy(t_);\n")
-	if raw == 0 {
-		apart := "0"
-		if l.Apart > 0 {
-			apart = l.Fields[l.Apart].Name
-		}
-		p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, %s)];\n    struct st_slot *s_ = &t_->slots[n_];\n", apart)
-		p("    uint64_t dt_ = now_ - t_->last;\n    if (st_unlikely(dt_ >> 24))\n        dt_ = st_step(t_, now_);\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0]")
-		for i, f := range l.Fields {
-			if i > 0 && f.Predict != catalogue.Always {
-				p(" &&\n                  (uint64_t)%s == s_->next[%d]", f.Name, i)
-			}
-		}
-		p(" &&\n                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + %d)) { /* no limit: no room */\n", size)
-		p("        uint32_t wide_ = dt_ > 0xffff;\n        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;\n")
-		p("        __builtin_memcpy(p_, &word_, 4);\n        p_ += 3 + wide_;\n")
-		for i, f := range l.Fields {
-			if f.Predict == catalogue.Stride {
-				p("        s_->next[%d] = %s + s_->stride[%d];\n", i, f.Name, i)
-			}
-		}
-		for _, f := range l.Fields {
-			if f.Predict == catalogue.Always {
-				p("        p_ = st_varint(p_, %s);\n", f.Name)
-			}
-		}
-		p("        t_->cur = p_;\n        t_->last = now_;\n        t_->records++;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        st_idle(t_);\n        return;\n    }\n")
+	apart := "0"
+	if l.Apart > 0 {
+		apart = l.Fields[l.Apart].Name
 	}
+	p("    uint32_t n_ = t_->slot_of[event_][st_way(o_, %s)];\n    struct st_slot *s_ = &t_->slots[n_];\n", apart)
+	p("    uint64_t dt_ = now_ - t_->last;\n    if (st_unlikely(dt_ >> 24))\n        dt_ = st_step(t_, now_);\n    uint8_t *p_ = t_->cur;\n    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0]")
+	for i, f := range l.Fields {
+		if i > 0 && f.Predict != catalogue.Always {
+			p(" &&\n                  (uint64_t)%s == s_->next[%d]", f.Name, i)
+		}
+	}
+	p(" &&\n                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + %d)) { /* no limit: no room */\n", size)
+	p("        uint32_t wide_ = dt_ > 0xffff;\n        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;\n")
+	p("        __builtin_memcpy(p_, &word_, 4);\n        p_ += 3 + wide_;\n")
+	for i, f := range l.Fields {
+		if f.Predict == catalogue.Stride {
+			p("        s_->next[%d] = %s + s_->stride[%d];\n", i, f.Name, i)
+		}
+	}
+	for _, f := range l.Fields {
+		switch {
+		case f.Type == catalogue.Raw:
+			p("        p_ = st_bytes(p_, %s, %s_size > %d ? %d : %s_size);\n", f.Name, f.Name, maxRaw, maxRaw, f.Name)
+		case f.Predict == catalogue.Always:
+			p("        p_ = st_varint(p_, %s);\n", f.Name)
+		}
+	}
+	p("        t_->cur = p_;\n        t_->last = now_;\n        t_->records++;\n        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);\n        st_idle(t_);\n        return;\n    }\n")
 	values := []string{"o_->id"}
 	for _, f := range l.Fields[1:] {
 		if f.Type == catalogue.Raw {

@@ -57,7 +57,7 @@ func goTable(c *catalogue.Catalogue) ([]byte, error) {
 	}
 	fmt.Fprintf(&b, "},\nLayouts: layouts,\nEvents: []*Event{\n")
 	for _, e := range c.Events {
-		fmt.Fprintf(&b, "{%d, %q, %q, %q, %q, %d, layouts[%d], %#v, %q},\n", e.ID, e.Name, e.Provider, e.Layer, e.Operation, e.Kind,
+		fmt.Fprintf(&b, "{%d, %q, %q, %q, %q, %d, %v, layouts[%d], %#v, %q},\n", e.ID, e.Name, e.Provider, e.Layer, e.Operation, e.Kind, e.Control,
 			slices.Index(c.Layouts, e.Layout), e.Modes, e.Doc)
 	}
 	fmt.Fprintf(&b, "},\nDefinitions: []*Definition{\n")

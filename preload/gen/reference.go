@@ -49,7 +49,11 @@ func reference(c *catalogue.Catalogue) ([]byte, error) {
 	}
 	fmt.Fprintf(&b, "\n## Events\n\n| id | event | provider | layer | operation | modes | layout |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, e := range c.Events {
-		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | %s |\n", e.ID, e.Name, e.Provider, e.Layer, e.Operation, strings.Join(e.Modes, ", "), e.Layout.Name)
+		operation := e.Operation
+		if e.Control {
+			operation = strings.TrimSpace(operation + " (control)")
+		}
+		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | %s |\n", e.ID, e.Name, e.Provider, e.Layer, operation, strings.Join(e.Modes, ", "), e.Layout.Name)
 	}
 	fmt.Fprintf(&b, "\n## Layouts\n")
 	for _, l := range c.Layouts {

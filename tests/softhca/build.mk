@@ -66,6 +66,10 @@ $(SH)/gpu_check: $(addprefix $(SOFTHCA)/clients/,check.c devx.c gpu_check.c chec
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs
 
+$(SH)/dc_check: $(addprefix $(SOFTHCA)/clients/,check.c devx.c dc_check.c check.h devx.h) $(B)/standin/libcuda.so
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs
+
 $(SH)/fill_segment: $(SOFTHCA)/clients/fill_segment.c
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -o $@ $< -libverbs
@@ -93,7 +97,7 @@ $(SH)/devx_check-asan: $(SH_DEVX) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(SH_mlx5:%=$(S
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh

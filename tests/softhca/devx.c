@@ -304,7 +304,8 @@ static struct ibv_qp *create_dct(struct ibv_context *context, struct ibv_qp_init
 	q->qp.pd = a->pd;
 	q->qp.send_cq = q->qp.recv_cq = a->recv_cq;
 	q->qp.srq = a->srq;
-	hca_log("create DCT -> %#x", q->qp.qp_num);
+	q->qp.qp_num = 0; /* it gets its number when it becomes ready to receive */
+	hca_log("create DCT -> %#x", q->sh->qpn);
 	return &q->qp;
 }
 

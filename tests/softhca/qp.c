@@ -257,6 +257,8 @@ static void change_state(struct hca_qp *q, int to, const struct ibv_qp_attr *a, 
 	else
 		exec_queue(q, false);
 	q->qp.state = to;
+	if (to == IBV_QPS_RTR)
+		q->qp.qp_num = q->sh->qpn;
 	hca_log("modify_qp %#x from %d to %d dest %#x", q->qp.qp_num, from, to, q->sh->dest_qpn);
 }
 

@@ -172,6 +172,8 @@ static void address(struct element *e, const struct remote *r)
 
 		if (r->av)
 			av = *r->av;
+		else
+			av.rlid = htobe16(r->dlid);
 		av.key.dc_key = htobe64(r->dc_key);
 		av.dqp_dct = htobe32(r->dct | (r->av ? 1u << 31 : 0));
 		memcpy(e->at, &av, r->av ? 48 : 16);

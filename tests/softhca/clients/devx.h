@@ -51,6 +51,7 @@ struct remote {
 	uint32_t key;
 	uint32_t dct; /* 0: connected */
 	uint64_t dc_key;
+	uint16_t dlid; /* of the target's port, in a short address vector */
 	struct mlx5_wqe_av *av; /* with it the whole vector goes along, else its first 16 bytes */
 };
 
