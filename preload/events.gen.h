@@ -61,6 +61,9 @@ enum st_event {
     ST_EV_DOORBELL_ATOMIC = 116,
     ST_EV_DOORBELL_CONTROL = 117,
     ST_EV_DOORBELL_CALL = 118,
+    ST_EV_GPU_LAUNCH = 124,
+    ST_EV_GPU_GRAPH_LAUNCH = 125,
+    ST_EV_GPU_KERNEL = 126,
 };
 
 enum st_definition_id {
@@ -100,6 +103,12 @@ enum st_definition_id {
     ST_DEF_EPOCH = 106,
     ST_DEF_WINDOW = 107,
     ST_DEF_DOORBELL_QUEUE = 112,
+    ST_DEF_GPU_DEVICE = 118,
+    ST_DEF_GPU_STREAM = 119,
+    ST_DEF_GPU_FUNCTION = 120,
+    ST_DEF_GPU_THREAD = 121,
+    ST_DEF_GPU_CLOCK = 122,
+    ST_DEF_GPU_NOTE = 123,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
@@ -119,6 +128,18 @@ enum {
     ST_EPOCH_KIND_MARK = 3,
     ST_EPOCH_KIND_PHASE = 4,
     ST_EPOCH_KIND_MORE = 5,
+};
+
+enum {
+    ST_GPU_LAUNCH_FORM_COOPERATIVE = 1,
+    ST_GPU_LAUNCH_FORM_CAPTURED = 2,
+};
+
+enum {
+    ST_GPU_TOPIC_TIMES = 1,
+    ST_GPU_TOPIC_NO_TIMES = 2,
+    ST_GPU_TOPIC_EXPORT_TABLE = 3,
+    ST_GPU_TOPIC_LEFT_ALONE = 4,
 };
 
 enum {
@@ -748,6 +769,132 @@ static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct
     }
     uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)index, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
     st_record(t_, now_, event_, o_, &st_layout_doorbell_request, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_gpu_launch = {
+    .fields = 13, .predicted = 12, .always = 0x1000, .stride = 0x800, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 2,
+};
+
+static inline __attribute__((always_inline)) void st_rec_gpu_launch(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t stream, uint64_t function, uint64_t grid_x, uint64_t grid_y, uint64_t grid_z, uint64_t block_x, uint64_t block_y, uint64_t block_z, uint64_t shared_memory, uint64_t form, uint64_t correlation, uint64_t duration)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, function)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)stream == s_->next[1] &&
+                  (uint64_t)function == s_->next[2] &&
+                  (uint64_t)grid_x == s_->next[3] &&
+                  (uint64_t)grid_y == s_->next[4] &&
+                  (uint64_t)grid_z == s_->next[5] &&
+                  (uint64_t)block_x == s_->next[6] &&
+                  (uint64_t)block_y == s_->next[7] &&
+                  (uint64_t)block_z == s_->next[8] &&
+                  (uint64_t)shared_memory == s_->next[9] &&
+                  (uint64_t)form == s_->next[10] &&
+                  (uint64_t)correlation == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[11] = correlation + s_->stride[11];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)stream, (uint64_t)function, (uint64_t)grid_x, (uint64_t)grid_y, (uint64_t)grid_z, (uint64_t)block_x, (uint64_t)block_y, (uint64_t)block_z, (uint64_t)shared_memory, (uint64_t)form, (uint64_t)correlation, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_gpu_launch, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_gpu_graph_launch = {
+    .fields = 6, .predicted = 5, .always = 0x20, .stride = 0x10, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_gpu_graph_launch(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t stream, uint64_t graph, uint64_t form, uint64_t correlation, uint64_t duration)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)stream == s_->next[1] &&
+                  (uint64_t)graph == s_->next[2] &&
+                  (uint64_t)form == s_->next[3] &&
+                  (uint64_t)correlation == s_->next[4] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 14)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[4] = correlation + s_->stride[4];
+        p_ = st_varint(p_, duration);
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)stream, (uint64_t)graph, (uint64_t)form, (uint64_t)correlation, (uint64_t)duration};
+    st_record(t_, now_, event_, o_, &st_layout_gpu_graph_launch, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_gpu_kernel = {
+    .fields = 14, .predicted = 12, .always = 0x3000, .stride = 0x800, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 1,
+};
+
+static inline __attribute__((always_inline)) void st_rec_gpu_kernel(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t function, uint64_t grid_x, uint64_t grid_y, uint64_t grid_z, uint64_t block_x, uint64_t block_y, uint64_t block_z, uint64_t static_shared_memory, uint64_t shared_memory, uint64_t registers, uint64_t correlation, uint64_t start, uint64_t running)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, function)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)function == s_->next[1] &&
+                  (uint64_t)grid_x == s_->next[2] &&
+                  (uint64_t)grid_y == s_->next[3] &&
+                  (uint64_t)grid_z == s_->next[4] &&
+                  (uint64_t)block_x == s_->next[5] &&
+                  (uint64_t)block_y == s_->next[6] &&
+                  (uint64_t)block_z == s_->next[7] &&
+                  (uint64_t)static_shared_memory == s_->next[8] &&
+                  (uint64_t)shared_memory == s_->next[9] &&
+                  (uint64_t)registers == s_->next[10] &&
+                  (uint64_t)correlation == s_->next[11] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 24)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[11] = correlation + s_->stride[11];
+        p_ = st_varint(p_, start);
+        p_ = st_varint(p_, running);
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)function, (uint64_t)grid_x, (uint64_t)grid_y, (uint64_t)grid_z, (uint64_t)block_x, (uint64_t)block_y, (uint64_t)block_z, (uint64_t)static_shared_memory, (uint64_t)shared_memory, (uint64_t)registers, (uint64_t)correlation, (uint64_t)start, (uint64_t)running};
+    st_record(t_, now_, event_, o_, &st_layout_gpu_kernel, v_);
     st_idle(t_);
 }
 
@@ -1662,6 +1809,87 @@ static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uin
     p_ = st_varint(p_, ring);
     p_ = st_varint(p_, blocks);
     p_ = st_varint(p_, of_gpu);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_device(uint64_t object, uint64_t ordinal, const void *uuid, size_t uuid_size, const char *pci, const char *name)
+{
+    struct st_definition d_ = st_define_begin(118, 66 + uuid_size + __builtin_strlen(pci) + __builtin_strlen(name));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, ordinal);
+    p_ = st_bytes(p_, uuid, uuid_size);
+    p_ = st_bytes(p_, pci, __builtin_strlen(pci));
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_stream(uint64_t object, uint64_t device, uint64_t context, uint64_t stream, uint64_t context_number, uint64_t stream_number)
+{
+    struct st_definition d_ = st_define_begin(119, 76);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, context);
+    p_ = st_varint(p_, stream);
+    p_ = st_varint(p_, context_number);
+    p_ = st_varint(p_, stream_number);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_function(uint64_t object, const char *name)
+{
+    struct st_definition d_ = st_define_begin(120, 36 + __builtin_strlen(name));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_thread(uint64_t object, uint64_t thread)
+{
+    struct st_definition d_ = st_define_begin(121, 36);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, thread);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_clock(uint64_t before, uint64_t after, uint64_t time)
+{
+    struct st_definition d_ = st_define_begin(122, 46);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, before);
+    p_ = st_varint(p_, after);
+    p_ = st_varint(p_, time);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_gpu_note(uint64_t topic, uint64_t number, const char *text)
+{
+    struct st_definition d_ = st_define_begin(123, 46 + __builtin_strlen(text));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, topic);
+    p_ = st_varint(p_, number);
+    p_ = st_bytes(p_, text, __builtin_strlen(text));
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

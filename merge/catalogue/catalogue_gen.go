@@ -60,6 +60,9 @@ const (
 	EventDoorbellAtomic   = 116
 	EventDoorbellControl  = 117
 	EventDoorbellCall     = 118
+	EventGpuLaunch        = 124
+	EventGpuGraphLaunch   = 125
+	EventGpuKernel        = 126
 )
 
 // Definition ids.
@@ -100,6 +103,12 @@ const (
 	DefEpoch            = 106
 	DefWindow           = 107
 	DefDoorbellQueue    = 112
+	DefGpuDevice        = 118
+	DefGpuStream        = 119
+	DefGpuFunction      = 120
+	DefGpuThread        = 121
+	DefGpuClock         = 122
+	DefGpuNote          = 123
 )
 
 // Indices of the fields of each layout and definition.
@@ -200,6 +209,39 @@ const (
 	DoorbellRequestRemoteKey       = 9
 	DoorbellRequestImmediate       = 10
 	DoorbellRequestCall            = 11
+	GpuLaunchTrack                 = 0
+	GpuLaunchStream                = 1
+	GpuLaunchFunction              = 2
+	GpuLaunchGridX                 = 3
+	GpuLaunchGridY                 = 4
+	GpuLaunchGridZ                 = 5
+	GpuLaunchBlockX                = 6
+	GpuLaunchBlockY                = 7
+	GpuLaunchBlockZ                = 8
+	GpuLaunchSharedMemory          = 9
+	GpuLaunchForm                  = 10
+	GpuLaunchCorrelation           = 11
+	GpuLaunchDuration              = 12
+	GpuGraphLaunchTrack            = 0
+	GpuGraphLaunchStream           = 1
+	GpuGraphLaunchGraph            = 2
+	GpuGraphLaunchForm             = 3
+	GpuGraphLaunchCorrelation      = 4
+	GpuGraphLaunchDuration         = 5
+	GpuKernelStream                = 0
+	GpuKernelFunction              = 1
+	GpuKernelGridX                 = 2
+	GpuKernelGridY                 = 3
+	GpuKernelGridZ                 = 4
+	GpuKernelBlockX                = 5
+	GpuKernelBlockY                = 6
+	GpuKernelBlockZ                = 7
+	GpuKernelStaticSharedMemory    = 8
+	GpuKernelSharedMemory          = 9
+	GpuKernelRegisters             = 10
+	GpuKernelCorrelation           = 11
+	GpuKernelStart                 = 12
+	GpuKernelRunning               = 13
 	AppPhaseTrack                  = 0
 	AppPhaseName                   = 1
 	AppPhaseRange                  = 2
@@ -437,6 +479,27 @@ const (
 	DefDoorbellQueueRing           = 1
 	DefDoorbellQueueBlocks         = 2
 	DefDoorbellQueueOfGpu          = 3
+	DefGpuDeviceObject             = 0
+	DefGpuDeviceOrdinal            = 1
+	DefGpuDeviceUuid               = 2
+	DefGpuDevicePci                = 3
+	DefGpuDeviceName               = 4
+	DefGpuStreamObject             = 0
+	DefGpuStreamDevice             = 1
+	DefGpuStreamContext            = 2
+	DefGpuStreamStream             = 3
+	DefGpuStreamContextNumber      = 4
+	DefGpuStreamStreamNumber       = 5
+	DefGpuFunctionObject           = 0
+	DefGpuFunctionName             = 1
+	DefGpuThreadObject             = 0
+	DefGpuThreadThread             = 1
+	DefGpuClockBefore              = 0
+	DefGpuClockAfter               = 1
+	DefGpuClockTime                = 2
+	DefGpuNoteTopic                = 0
+	DefGpuNoteNumber               = 1
+	DefGpuNoteText                 = 2
 )
 
 // Values of the enumerations.
@@ -451,6 +514,12 @@ const (
 	EpochKindMark                      = 3
 	EpochKindPhase                     = 4
 	EpochKindMore                      = 5
+	GpuLaunchFormCooperative           = 1
+	GpuLaunchFormCaptured              = 2
+	GpuTopicTimes                      = 1
+	GpuTopicNoTimes                    = 2
+	GpuTopicExportTable                = 3
+	GpuTopicLeftAlone                  = 4
 	LinkLayerUnspecified               = 0
 	LinkLayerInfiniband                = 1
 	LinkLayerEthernet                  = 2
@@ -671,6 +740,45 @@ var layouts = []*Layout{
 		{"immediate", 4, "", 1, "immediate data in host order"},
 		{"call", 0, "", 0, "0 for the first element of a doorbell, 1 for those after it"},
 	}),
+	NewLayout("gpu_launch", []Field{
+		{"track", 5, "", 0, "the thread's track"},
+		{"stream", 5, "", 0, ""},
+		{"function", 5, "", 0, ""},
+		{"grid_x", 0, "", 0, ""},
+		{"grid_y", 0, "", 0, ""},
+		{"grid_z", 0, "", 0, ""},
+		{"block_x", 0, "", 0, ""},
+		{"block_y", 0, "", 0, ""},
+		{"block_z", 0, "", 0, ""},
+		{"shared_memory", 0, "", 0, "dynamic, in bytes"},
+		{"form", 7, "gpu_launch_form", 0, ""},
+		{"correlation", 0, "", 1, "number of the launch, which its kernel carries; 0 where kernels are not timed"},
+		{"duration", 8, "", 2, "time inside the call"},
+	}),
+	NewLayout("gpu_graph_launch", []Field{
+		{"track", 5, "", 0, "the thread's track"},
+		{"stream", 5, "", 0, ""},
+		{"graph", 3, "", 0, "handle of the instantiated graph"},
+		{"form", 7, "gpu_launch_form", 0, ""},
+		{"correlation", 0, "", 1, "number of the launch, which its kernels carry; 0 where kernels are not timed"},
+		{"duration", 8, "", 2, "time inside the call"},
+	}),
+	NewLayout("gpu_kernel", []Field{
+		{"stream", 5, "", 0, ""},
+		{"function", 5, "", 0, ""},
+		{"grid_x", 0, "", 0, ""},
+		{"grid_y", 0, "", 0, ""},
+		{"grid_z", 0, "", 0, ""},
+		{"block_x", 0, "", 0, ""},
+		{"block_y", 0, "", 0, ""},
+		{"block_z", 0, "", 0, ""},
+		{"static_shared_memory", 0, "", 0, "in bytes"},
+		{"shared_memory", 0, "", 0, "dynamic, in bytes"},
+		{"registers", 0, "", 0, "of a thread"},
+		{"correlation", 0, "", 1, "number of the launch; 0 where it is not known"},
+		{"start", 9, "gpu", 2, "ns by CUPTI's clock, which gpu_clock places"},
+		{"running", 0, "", 2, "ns from start to end by the same clock"},
+	}),
 	NewLayout("app_phase", []Field{
 		{"track", 5, "", 0, "the thread's track, or that of ranges that may end in another thread"},
 		{"name", 0, "", 0, "number of an app_name; 0 where it is not known"},
@@ -770,6 +878,7 @@ var Default = (&Catalogue{Version: 1,
 		{"verbs", []string{"send", "recv", "write", "write_imm", "read", "atomic"}, []string{"recv"}},
 		{"app", []string{}, []string{}},
 		{"doorbell", []string{"send", "write", "write_imm", "read", "atomic"}, []string{}},
+		{"gpu", []string{}, []string{}},
 	},
 	Layouts: layouts,
 	Events: []*Event{
@@ -796,32 +905,32 @@ var Default = (&Catalogue{Version: 1,
 		{42, "verbs_sge", "ibverbs", "verbs", "", 4, layouts[6], []string{"full"}, ""},
 		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, layouts[9], []string{"full"}, ""},
 		{44, "verbs_notify", "ibverbs", "verbs", "", 5, layouts[10], []string{"full"}, ""},
-		{64, "uct_put", "ucx", "uct", "put", 1, layouts[13], []string{"full"}, ""},
-		{65, "uct_get", "ucx", "uct", "get", 1, layouts[13], []string{"full"}, ""},
-		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[13], []string{"full"}, ""},
-		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[13], []string{"full"}, ""},
-		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[13], []string{"full"}, ""},
-		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[13], []string{"full"}, ""},
-		{70, "uct_flush", "ucx", "uct", "", 6, layouts[13], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
-		{71, "uct_completion", "ucx", "uct", "", 2, layouts[14], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, layouts[16], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, layouts[16], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[16], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[16], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[16], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[16], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, layouts[16], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, layouts[17], []string{"full"}, ""},
 		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
-		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[15], []string{"full"}, ""},
-		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[15], []string{"full"}, ""},
-		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[15], []string{"full"}, ""},
-		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[15], []string{"full"}, ""},
-		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[16], []string{"full"}, ""},
-		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[16], []string{"full"}, ""},
-		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[16], []string{"full"}, ""},
-		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[15], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
-		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[17], []string{"full"}, ""},
-		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[18], []string{"full"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[18], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[18], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[18], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[18], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[19], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[19], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[19], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[18], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[20], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[21], []string{"full"}, ""},
 		{90, "ofi_call", "libfabric", "ofi", "", 3, layouts[2], []string{"simple"}, ""},
-		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[19], []string{"full"}, ""},
-		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[20], []string{"full"}, ""},
-		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[21], []string{"full"}, ""},
-		{104, "app_mark", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
-		{105, "app_phase_begin", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
-		{106, "app_phase_end", "app", "app", "", 7, layouts[12], []string{"simple", "full"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[22], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[23], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[24], []string{"full"}, ""},
+		{104, "app_mark", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
+		{105, "app_phase_begin", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
+		{106, "app_phase_end", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
 		{112, "doorbell_send", "cuda", "doorbell", "send", 1, layouts[11], []string{"full"}, ""},
 		{113, "doorbell_write", "cuda", "doorbell", "write", 1, layouts[11], []string{"full"}, ""},
 		{114, "doorbell_write_imm", "cuda", "doorbell", "write_imm", 1, layouts[11], []string{"full"}, ""},
@@ -829,6 +938,9 @@ var Default = (&Catalogue{Version: 1,
 		{116, "doorbell_atomic", "cuda", "doorbell", "atomic", 1, layouts[11], []string{"full"}, ""},
 		{117, "doorbell_control", "cuda", "doorbell", "", 6, layouts[11], []string{"full"}, "An element that moves nothing (no-operation, wait), or one whose opcode is not known. It takes an ordinal of its queue."},
 		{118, "doorbell_call", "cuda", "doorbell", "", 3, layouts[2], []string{"simple"}, "A doorbell."},
+		{124, "gpu_launch", "cuda", "gpu", "", 8, layouts[12], []string{"simple", "full"}, "Counted in every mode, on its stream; a captured one, which runs nothing, is not."},
+		{125, "gpu_graph_launch", "cuda", "gpu", "", 8, layouts[13], []string{"simple", "full"}, "Counted as gpu_launch."},
+		{126, "gpu_kernel", "cuda", "gpu", "", 9, layouts[14], []string{"simple", "full"}, ""},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -1072,10 +1184,45 @@ var Default = (&Catalogue{Version: 1,
 			{"blocks", 0, "", 0, "of 64 bytes"},
 			{"of_gpu", 0, "", 0, "1: the ring lies in a GPU's memory"},
 		}, "A queue pair whose ring is read when it is rung: what is posted to it is of layer doorbell."},
+		{118, "gpu_device", []Field{
+			{"object", 5, "", 0, ""},
+			{"ordinal", 0, "", 0, "the driver's number of it in this process"},
+			{"uuid", 11, "", 2, "16 bytes; empty where it is not known"},
+			{"pci", 12, "", 0, "domain:bus:device.function"},
+			{"name", 12, "", 0, ""},
+		}, ""},
+		{119, "gpu_stream", []Field{
+			{"object", 5, "", 0, ""},
+			{"device", 5, "", 0, ""},
+			{"context", 3, "", 0, "handle; 0 where it is known from kernels alone"},
+			{"stream", 3, "", 0, "handle; 0 default stream, 1 legacy, 2 that of the thread"},
+			{"context_number", 0, "", 0, "CUPTI's; 0 where it is not known"},
+			{"stream_number", 0, "", 0, "CUPTI's; 0 where it is not known"},
+		}, ""},
+		{120, "gpu_function", []Field{
+			{"object", 5, "", 0, ""},
+			{"name", 12, "", 0, "as the driver has it, its first 200 bytes"},
+		}, ""},
+		{121, "gpu_thread", []Field{
+			{"object", 5, "", 0, ""},
+			{"thread", 0, "", 0, "thread index"},
+		}, "A thread's track of launches."},
+		{122, "gpu_clock", []Field{
+			{"before", 9, "tsc", 2, ""},
+			{"after", 9, "tsc", 2, ""},
+			{"time", 9, "gpu", 2, "ns"},
+		}, "CUPTI's clock, in which kernels are timed, was read between two reads of the recording clock: the tightest of several brackets."},
+		{123, "gpu_note", []Field{
+			{"topic", 6, "gpu_topic", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"text", 12, "", 0, ""},
+		}, "What is to be known of how launches and kernels were recorded, told once."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
 		"epoch_kind":          {"interval": 1, "mark": 3, "more": 5, "phase": 4, "start": 0, "window": 2},
+		"gpu_launch_form":     {"captured": 2, "cooperative": 1},
+		"gpu_topic":           {"export_table": 3, "left_alone": 4, "no_times": 2, "times": 1},
 		"link_layer":          {"ethernet": 2, "infiniband": 1, "unspecified": 0},
 		"mode":                {"aggregate": 0, "full": 2, "simple": 1},
 		"ofi_api":             {"data": 4, "inject": 3, "injectdata": 5, "msg": 2, "plain": 0, "vector": 1},
