@@ -172,6 +172,9 @@ static inline void st_close(enum st_layer layer, uint8_t was) { st_self->gate[la
 
 /* Whether the profile wants UCX recorded down to UCT (ucx.level). Reads the configuration, but makes no file. */
 ST_PUBLIC bool st_wants_uct(void);
+/* What the profile wants of kernels (gpu.kernels), as it is for the mode. Reads the configuration, but makes no file. */
+enum st_kernels { ST_KERNELS_OFF, ST_KERNELS_LAUNCHES, ST_KERNELS_TIMES };
+ST_PUBLIC enum st_kernels st_wants_kernels(void);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 

@@ -518,8 +518,10 @@ const (
 	GpuLaunchFormCaptured              = 2
 	GpuTopicTimes                      = 1
 	GpuTopicNoTimes                    = 2
-	GpuTopicExportTable                = 3
-	GpuTopicLeftAlone                  = 4
+	GpuTopicTimesEnded                 = 3
+	GpuTopicKernelsLost                = 4
+	GpuTopicExportTable                = 5
+	GpuTopicLeftAlone                  = 6
 	LinkLayerUnspecified               = 0
 	LinkLayerInfiniband                = 1
 	LinkLayerEthernet                  = 2
@@ -1201,7 +1203,7 @@ var Default = (&Catalogue{Version: 1,
 		}, ""},
 		{120, "gpu_function", []Field{
 			{"object", 5, "", 0, ""},
-			{"name", 12, "", 0, "as the driver has it, its first 200 bytes"},
+			{"name", 12, "", 0, "as the driver has it, its first 1,000 bytes"},
 		}, ""},
 		{121, "gpu_thread", []Field{
 			{"object", 5, "", 0, ""},
@@ -1222,7 +1224,7 @@ var Default = (&Catalogue{Version: 1,
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
 		"epoch_kind":          {"interval": 1, "mark": 3, "more": 5, "phase": 4, "start": 0, "window": 2},
 		"gpu_launch_form":     {"captured": 2, "cooperative": 1},
-		"gpu_topic":           {"export_table": 3, "left_alone": 4, "no_times": 2, "times": 1},
+		"gpu_topic":           {"export_table": 5, "kernels_lost": 4, "left_alone": 6, "no_times": 2, "times": 1, "times_ended": 3},
 		"link_layer":          {"ethernet": 2, "infiniband": 1, "unspecified": 0},
 		"mode":                {"aggregate": 0, "full": 2, "simple": 1},
 		"ofi_api":             {"data": 4, "inject": 3, "injectdata": 5, "msg": 2, "plain": 0, "vector": 1},
