@@ -5,7 +5,7 @@ tests: $(STANDIN)/libcuda.so.1 $(STANDIN)/libcuda.so $(STANDIN)/cupti/libcupti.s
 
 $(STANDIN)/libcuda.so.1: $(filter-out tests/standin/cupti.c,$(wildcard tests/standin/*.c)) $(wildcard tests/standin/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE -shared -Wl,-soname,$(@F) -o $@ $(filter %.c,$^)
+	$(CC) $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE -shared -Wl,-Bsymbolic -Wl,-soname,$(@F) -o $@ $(filter %.c,$^)
 
 $(STANDIN)/libcuda.so: $(STANDIN)/libcuda.so.1
 	ln -sf $(<F) $@

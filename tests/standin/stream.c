@@ -134,12 +134,14 @@ static void make_default(void)
 		abort();
 }
 
-/* The stream that NULL stands for. */
+/* The stream that NULL, 1 (legacy) and 2 (that of the thread) stand for. */
 static CUstream real(CUstream s)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	if (s)
+	if (s == (CUstream)2)
+		return standin_of_thread(NULL);
+	if (s > (CUstream)2)
 		return s;
 	pthread_once(&once, make_default);
 	return default_stream;
