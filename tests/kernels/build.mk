@@ -3,6 +3,6 @@ KERNELS := $(B)/kernels
 
 tests: $(KERNELS)/client $(KERNELS)/linked
 
-$(KERNELS)/client $(KERNELS)/linked: tests/kernels/client.c tests/standin/standin.h $(B)/standin/libcuda.so
+$(KERNELS)/client $(KERNELS)/linked: tests/kernels/clients/client.c tests/standin/standin.h $(B)/standin/libcuda.so
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -D_GNU_SOURCE -O2 $(if $(filter linked,$(@F)),-DLINKED) -o $@ $< -L$(B)/standin -lcuda -ldl -pthread

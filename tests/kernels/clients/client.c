@@ -5,7 +5,7 @@
  *
  * Prints for each kernel that ran: ran NAME START END (CLOCK_REALTIME, ns); last: ok.
  */
-#include "../standin/standin.h"
+#include "../../standin/standin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
