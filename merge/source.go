@@ -90,7 +90,7 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 		s.run.Processes = append(s.run.Processes, ops.Process{
 			Host: p.header.Hostname, Node: p.node, Pid: p.header.Pid, Image: p.header.Image, Rank: max(p.header.Rank, -1),
 			Executable: p.header.Executable, File: p.path, First: p.place.NS(p.first), Last: p.place.NS(p.last),
-			TickNS: float64(p.topology.Clock.Duration(p.from, 1e9)) / 1e9, Threads: p.survey.Threads, Names: p.names(),
+			TickNS: float64(p.topology.Clock.Duration(p.from, 1e9)) / 1e9, Threads: p.survey.Threads, Names: p.names(), Objects: p.topology.Kernels.Names,
 		})
 		for _, o := range p.topology.Carry {
 			lanes := 0
@@ -339,6 +339,9 @@ func (s *Source) complete(op *ops.Op, r *match.Result) {
 	}
 	if op.Role == ops.OneSided && op.Flags&(ops.Unfinished|ops.Immediate|ops.Failed) == 0 {
 		op.Flow = pairing.FlowOf(p.Identify(o.ID), op.Ordinal)
+	}
+	if n := pairing.Correlation(op.Event, &op.Fields); n != 0 {
+		op.Flow = pairing.LaunchFlow(p.Identity, n)
 	}
 	op.Endpoint += s.base[op.Process]
 }

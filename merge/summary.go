@@ -98,6 +98,7 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("phase %s", i.phaseLine(&x))
 	}
+	i.GPUs.summary(line)
 	if i.Lost.Events > 0 {
 		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
 	}

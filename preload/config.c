@@ -106,6 +106,8 @@ static void setting(const char *key, const char *value)
         c->memory = (uint64_t)number(value);
     else if (!strcmp(key, "ucx.level"))
         c->ucx_level = !strcmp(value, "ucp") ? 1 : !strcmp(value, "uct") ? 2 : 0;
+    else if (!strcmp(key, "gpu.kernels"))
+        c->kernels = !strcmp(value, "times") ? ST_KERNELS_TIMES : !strcmp(value, "launches") ? ST_KERNELS_LAUNCHES : ST_KERNELS_OFF;
     else if (!strcmp(key, "record.nvtx"))
         c->nvtx = !strcmp(value, "true");
     else if (!strcmp(key, "run.world") && c->world < 0)

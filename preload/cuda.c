@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "cuda.h"
 #include "registered.h"
+#include "kernels.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,19 +10,25 @@
 struct cuda_real cuda_real;
 
 static const struct hooked {
-    const char *name;
     const char *asked;
-    int since;
+    int since, below;
+    enum cuda_streams streams;
+    bool launch;
     void *ours;
     void **real;
 } table[] = {
-#define X(name, asked, since) {#name, asked, since, (void *)name, (void **)(void *)&cuda_real.name},
-    CU_HOOKED(X)
+#define X(name, asked, since, below, streams) {asked, since, below, streams, LAUNCH, (void *)name, (void **)(void *)&cuda_real.name},
+#define LAUNCH false
+    CU_OTHERS(X)
+#undef LAUNCH
+#define LAUNCH true
+    CU_LAUNCHES(X)
+#undef LAUNCH
 #undef X
 };
 
 static const struct st_hook hooks[] = {
-#define X(name, asked, since) {#name, NULL, (void *)name, (void **)(void *)&cuda_real.name},
+#define X(name, ...) {#name, NULL, (void *)name, (void **)(void *)&cuda_real.name},
     CU_HOOKED(X){0}
 #undef X
 };
@@ -40,18 +47,32 @@ void cuda_find(void)
     errno = saved;
 }
 
-/* What a program asked the driver for by name and version, and got: ours in its place, where it is one of the functions that we know. */
-static void answer(const char *name, void **function, int version)
+static bool streams_fit(enum cuda_streams streams, uint64_t flags)
 {
+    return flags <= STREAMS_OF_THREAD && (streams == STREAMS_ANY || (flags == STREAMS_OF_THREAD) == (streams == STREAMS_OF_THREAD));
+}
+
+/* What a program asked the driver for by name, version and flags, and got: ours in its place, where that is one of the functions that we know. Any other of the
+ * same name may have another signature, and is left as it is. */
+static void answer(const char *name, void **function, int version, uint64_t flags)
+{
+    bool known = false;
     for (unsigned i = 0; function && *function && i < sizeof table / sizeof *table; i++) {
         const struct hooked *h = &table[i];
-        if (strcmp(h->asked, name) || version < h->since)
+        if (strcmp(h->asked, name) || (h->launch && !kernels_wanted()))
+            continue;
+        known = true;
+        if (version < h->since || version >= h->below || !streams_fit(h->streams, flags))
             continue;
         void *none = NULL;
+        if (*function == h->ours) /* a driver whose own names are bound to what stands before it */
+            return;
         __atomic_compare_exchange_n(h->real, &none, *function, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
         *function = h->ours;
         return;
     }
+    if (known)
+        note_left_alone(name, version, flags);
 }
 
 ST_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
@@ -60,7 +81,7 @@ ST_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int ve
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult rc = cuda_real.cuGetProcAddress_v2(name, function, version, flags, status);
     if (rc == CUDA_SUCCESS && name)
-        answer(name, function, version);
+        answer(name, function, version, flags);
     return rc;
 }
 
@@ -70,7 +91,18 @@ ST_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int versi
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult rc = cuda_real.cuGetProcAddress(name, function, version, flags);
     if (rc == CUDA_SUCCESS && name)
-        answer(name, function, version);
+        answer(name, function, version, flags);
+    return rc;
+}
+
+/* Tables of functions that only CUDA's own libraries know the layout of: named, and given as they are. */
+ST_EXPORT CUresult cuGetExportTable(const void **functions, const uint8_t *uuid)
+{
+    if (!CUDA(cuGetExportTable))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult rc = cuda_real.cuGetExportTable(functions, uuid);
+    if (rc == CUDA_SUCCESS && uuid)
+        note_export_table(uuid);
     return rc;
 }
 

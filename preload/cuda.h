@@ -17,13 +17,32 @@ enum { CUDA_SUCCESS = 0, CUDA_ERROR_NOT_INITIALIZED = 3 };
 enum { REGISTER_PORTABLE = 1, REGISTER_MAPPED = 2, REGISTER_IO_MEMORY = 4 };
 enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, MEMORY_OF_DEVICE = 2 };
 
-/* What is hooked: name, and the name and first version under which cuGetProcAddress knows it. */
-#define CU_HOOKED(X)                                                       \
-    X(cuMemHostRegister_v2, "cuMemHostRegister", 6050)                     \
-    X(cuMemHostUnregister, "cuMemHostUnregister", 4000)                    \
-    X(cuMemHostGetDevicePointer_v2, "cuMemHostGetDevicePointer", 3020)     \
-    X(cuGetProcAddress_v2, "cuGetProcAddress", 12000)                      \
-    X(cuGetProcAddress, "cuGetProcAddress", 11030)
+/* Which default stream a program has asked for, where a function is there twice (bits of cuGetProcAddress's flags). */
+enum cuda_streams { STREAMS_ANY, STREAMS_LEGACY = 1, STREAMS_OF_THREAD = 2 };
+/* The first version that nothing is known of: a later major one may have given a name another meaning. */
+enum { CUDA_NEXT = 14000 };
+/* What is hooked: symbol; name, versions (from, to below) and streams for which cuGetProcAddress gives just this function. The versions are those of the
+ * driver's own type definitions (cudaTypedefs.h): a name of several symbols has another signature in each. */
+#define CU_HOOKED(X) CU_OTHERS(X) CU_LAUNCHES(X)
+#define CU_OTHERS(X)                                                                                        \
+    X(cuMemHostRegister_v2, "cuMemHostRegister", 6050, CUDA_NEXT, STREAMS_ANY)                              \
+    X(cuMemHostUnregister, "cuMemHostUnregister", 4000, CUDA_NEXT, STREAMS_ANY)                             \
+    X(cuMemHostGetDevicePointer_v2, "cuMemHostGetDevicePointer", 3020, CUDA_NEXT, STREAMS_ANY)              \
+    X(cuGetProcAddress_v2, "cuGetProcAddress", 12000, CUDA_NEXT, STREAMS_ANY)                               \
+    X(cuGetProcAddress, "cuGetProcAddress", 11030, 12000, STREAMS_ANY)                                      \
+    X(cuGetExportTable, "cuGetExportTable", 3000, CUDA_NEXT, STREAMS_ANY)
+/* Those of kernels.c, which are left out where kernels are not recorded. */
+#define CU_LAUNCHES(X)                                                                                      \
+    X(cuLaunchKernel, "cuLaunchKernel", 4000, CUDA_NEXT, STREAMS_LEGACY)                                    \
+    X(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, CUDA_NEXT, STREAMS_OF_THREAD)                            \
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", 11060, CUDA_NEXT, STREAMS_LEGACY)                               \
+    X(cuLaunchKernelEx_ptsz, "cuLaunchKernelEx", 11060, CUDA_NEXT, STREAMS_OF_THREAD)                       \
+    X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000, CUDA_NEXT, STREAMS_LEGACY)              \
+    X(cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel", 9000, CUDA_NEXT, STREAMS_OF_THREAD)      \
+    X(cuGraphLaunch, "cuGraphLaunch", 10000, CUDA_NEXT, STREAMS_LEGACY)                                     \
+    X(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, CUDA_NEXT, STREAMS_OF_THREAD)                             \
+    X(cuModuleUnload, "cuModuleUnload", 2000, CUDA_NEXT, STREAMS_ANY)                                       \
+    X(cuLibraryUnload, "cuLibraryUnload", 12000, CUDA_NEXT, STREAMS_ANY)
 /* What is only called. */
 #define CU_CALLED(X)                                                       \
     X(cuPointerGetAttribute)                                               \
@@ -35,13 +54,58 @@ enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, MEMORY_OF_DEVICE = 2 };
     X(cuStreamQuery)                                                       \
     X(cuStreamSynchronize)                                                 \
     X(cuMemcpyDtoHAsync_v2)                                                \
-    X(cuThreadExchangeStreamCaptureMode)
+    X(cuThreadExchangeStreamCaptureMode)                                   \
+    X(cuCtxGetDevice)                                                      \
+    X(cuDeviceGetCount)                                                    \
+    X(cuDeviceGetUuid_v2)                                                  \
+    X(cuDeviceGetUuid)                                                     \
+    X(cuDeviceGetPCIBusId)                                                 \
+    X(cuDeviceGetName)                                                     \
+    X(cuFuncGetName)                                                       \
+    X(cuKernelGetName)                                                     \
+    X(cuStreamIsCapturing)
+
+/* CUlaunchConfig and CUlaunchAttribute, which is 72 bytes: a number and up to 64 bytes of value (cuda.h of CUDA 11.8 to 13). */
+struct cuda_attribute {
+    uint32_t id, pad;
+    union {
+        char bytes[64];
+        int cooperative;
+    } value;
+};
+struct cuda_config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    const struct cuda_attribute *attributes;
+    unsigned n;
+};
+_Static_assert(sizeof(struct cuda_attribute) == 72 && offsetof(struct cuda_config, n) == 48, "cuda.h");
 
 CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void *p);
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, unsigned flags);
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
+CUresult cuGetExportTable(const void **table, const uint8_t *uuid);
+CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra);
+CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra);
+CUresult cuLaunchKernelEx(const struct cuda_config *c, void *f, void **arguments, void **extra);
+CUresult cuLaunchKernelEx_ptsz(const struct cuda_config *c, void *f, void **arguments, void **extra);
+CUresult cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments);
+CUresult cuLaunchCooperativeKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments);
+CUresult cuGraphLaunch(void *graph, void *stream);
+CUresult cuGraphLaunch_ptsz(void *graph, void *stream);
+CUresult cuModuleUnload(void *module);
+CUresult cuLibraryUnload(void *library);
+CUresult cuCtxGetDevice(int *device);
+CUresult cuDeviceGetCount(int *n);
+CUresult cuDeviceGetUuid_v2(uint8_t *uuid, int device);
+CUresult cuDeviceGetUuid(uint8_t *uuid, int device);
+CUresult cuDeviceGetPCIBusId(char *name, int size, int device);
+CUresult cuDeviceGetName(char *name, int size, int device);
+CUresult cuFuncGetName(const char **name, void *f);
+CUresult cuKernelGetName(const char **name, void *f);
+CUresult cuStreamIsCapturing(void *stream, int *state);
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr p);
 CUresult cuCtxPushCurrent_v2(void *context);
 CUresult cuCtxPopCurrent_v2(void **context);

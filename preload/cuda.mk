@@ -4,3 +4,4 @@ cuda_SRC := $(addprefix preload/,cuda.c devmem.c doorbell.c decode.c decode_mlx5
 # What the drivers share of registers, and HIP, the twin of CUDA.
 cuda_SRC += $(addprefix preload/,registered.c hip.c hip_devmem.c)
 cuda_NEEDS := ibverbs mlx5dv
+cuda_SRC += $(addprefix preload/,kernels.c gpu.c notes.c cupti.c)

@@ -15,6 +15,7 @@ struct st_config {
     uint32_t mode;
     uint32_t back_end; /* 0 auto, 1 mapped, 2 written */
     uint32_t chunk;
+    uint32_t kernels; /* enum st_kernels */
     uint32_t ucx_level; /* 0 auto: down to UCT in full mode, 1 UCP only, 2 UCT too */
     uint64_t budget;
     uint64_t memory; /* most bytes held in memory */

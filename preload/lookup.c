@@ -219,7 +219,7 @@ void *st_next_local(const char *name, const char *version)
 
 /* ---- dlsym and dlvsym ----------------------------------------------------------------------------------------------------------- */
 
-#define TABLES 8
+#define TABLES 16
 static struct {
     const char *prefix;
     const struct st_hook *hooks;

@@ -264,6 +264,16 @@ bool st_wants_uct(void)
     return wanted;
 }
 
+enum st_kernels st_wants_kernels(void)
+{
+    int saved = errno;
+    bool on = !__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) && !process_start(true);
+    errno = saved;
+    if (!on)
+        return ST_KERNELS_OFF;
+    return st_config.kernels == ST_KERNELS_TIMES && st_config.mode == ST_AGGREGATE ? ST_KERNELS_LAUNCHES : (enum st_kernels)st_config.kernels;
+}
+
 /* ---- definitions -------------------------------------------------------------------------------------------------------------- */
 
 /* Takes the lock; st_define_end gives it back. */

@@ -39,13 +39,13 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYER_DOORBELL = 5, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYER_DOORBELL = 5, ST_LAYER_GPU = 6, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
 #define ST_SEEN 1024
 #define ST_WAYS 8      /* templates of one event, chosen by the object's id */
-#define ST_EVENT_IDS 128
+#define ST_EVENT_IDS 160
 #define ST_OBJECT_AGGREGATES 16
 #define ST_PHASES 64 /* deeper ones are recorded, but make no epoch */
 
@@ -124,6 +124,8 @@ enum st_kind {
     ST_KIND_UCT_INTERFACE = 20, ST_KIND_UCT_ENDPOINT,
     ST_KIND_OFI_ENDPOINT = 30, ST_KIND_OFI_PEER, ST_KIND_OFI_CQ, ST_KIND_OFI_COUNTER, ST_KIND_OFI_MR,
     ST_KIND_TRACK = 40, /* key: thread index, 0 of the process */
+    ST_KIND_GPU_DEVICE = 50, ST_KIND_GPU_STREAM, ST_KIND_GPU_FUNCTION, ST_KIND_GPU_TRACK, ST_KIND_GPU_QUEUE, /* as CUPTI numbers streams */
+    ST_KIND_GPU_HANDLE, /* of a function */
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
@@ -172,6 +174,9 @@ static inline void st_close(enum st_layer layer, uint8_t was) { st_self->gate[la
 
 /* Whether the profile wants UCX recorded down to UCT (ucx.level). Reads the configuration, but makes no file. */
 ST_PUBLIC bool st_wants_uct(void);
+/* What the profile wants of kernels (gpu.kernels), as it is for the mode. Reads the configuration, but makes no file. */
+enum st_kernels { ST_KERNELS_OFF, ST_KERNELS_LAUNCHES, ST_KERNELS_TIMES };
+ST_PUBLIC enum st_kernels st_wants_kernels(void);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 

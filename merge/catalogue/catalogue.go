@@ -56,9 +56,12 @@ const (
 	Poll                       // looking for completions
 	Control                    // a send-queue request that moves nothing: takes an ordinal, counts as no operation
 	Phase                      // what the application says of itself: a mark, the begin or end of a phase
+	Launch                     // a kernel or graph was launched on a GPU
+	Kernel                     // a kernel ran on a GPU
 )
 
-var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll, "control": Control, "phase": Phase}
+var kindNames = map[string]Kind{"request": Request, "completion": Completion, "call": Call, "detail": Detail, "poll": Poll, "control": Control, "phase": Phase,
+	"launch": Launch, "kernel": Kernel}
 
 // Field is one field of a layout or definition. Of is the enumeration's name, or the clock domain of a time.
 type Field struct {

@@ -120,11 +120,8 @@ func (e *encoder) Slice(op *ops.Op, lane int, post, done []timeline.Sample) erro
 		e.instant(t, op.Post, timeline.SymPosted, op.Flow, "flow_out")
 	}
 	if arrives {
-		name := timeline.SymComplete
-		if op.Role == ops.Target {
-			name = timeline.SymReceived
-		}
-		e.instant(t, end, name, op.Flow, "flow_in")
+		at, name := timeline.Arrival(op)
+		e.instant(t, at, name, op.Flow, "flow_in")
 	}
 	for _, s := range post {
 		if err := e.sample(s); err != nil {

@@ -11,7 +11,7 @@ const (
 	Initiator Role = iota // two-sided, initiating side: the flow begins at its post
 	Target                // receive: the flow ends at its completion
 	OneSided              // put, get, write, read, atomic, flush: the flow, if any, leads from its post to its own completion
-	Local                 // calls of simple mode, empty polls, control requests: never a flow
+	Local                 // calls of simple mode, empty polls, control requests: never a flow, but from a launch to its kernels
 )
 
 // Flag is a set of facts about an operation.
@@ -65,10 +65,11 @@ type Process struct {
 	TickNS      float64 // length of a tick of the recording clock, ns
 	Threads     map[uint32]string
 	Names       map[uint32]string // of marks and phases, by the number in their records
+	Objects     map[uint32]string // names of what launches and kernels refer to: functions and streams, by object
 }
 
 // Endpoint is anything that operations are ordered on: a UCP endpoint or worker, a queue pair, a shared receive queue, a completion
-// queue, a track of the application's phases.
+// queue, a track of the application's phases, a stream of a GPU, a thread that launches kernels.
 type Endpoint struct {
 	Process uint32
 	Object  uint32

@@ -28,6 +28,7 @@ type Counts struct {
 	Surplus    int64                      // completions whose request was not found
 	Overflow   int64                      // requests beyond the limit of outstanding ones: kept as points in time
 	Unfinished int64
+	Unplaced   int64 // kernels whose times cannot be placed
 	Open       []OpenReceive
 	Holes      map[uint32]bool   // objects of which requests or receives are missing before recorded ones
 	Phases     map[uint32]*Phase // of the application, by the number of their name
@@ -41,6 +42,7 @@ const (
 	ofi   = "ofi"
 	app   = "app"
 	bell  = "doorbell"
+	gpu   = "gpu"
 )
 
 // Pairer is the state of one process.
@@ -132,6 +134,12 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.polls(ev, ev.Fields[catalogue.OfiEmptyPollsCount], ev.Fields[catalogue.OfiEmptyPollsDuration])
 	case "app_phase":
 		p.phase(ev)
+	case "gpu_launch":
+		p.local(ev, gpu, 0, 1, ev.Fields[catalogue.GpuLaunchDuration], 0)
+	case "gpu_graph_launch":
+		p.local(ev, gpu, 0, 1, ev.Fields[catalogue.GpuGraphLaunchDuration], 0)
+	case "gpu_kernel":
+		p.kernel(ev)
 	case "verbs_notify":
 		p.polls(ev, 1, 0)
 	}

@@ -216,8 +216,12 @@ const spareForFlushes = 1024
 
 // post begins a request. ok is false where there is no room for it: the caller ends it with overflow.
 func (p *Pairer) post(ev *capture.Event, s *state, role ops.Role, bytes uint64) (int32, bool) {
+	return p.postAt(ev, s, role, bytes, p.process.Clock.NS(ev.Time))
+}
+
+// postAt is post for what began at another time than that of its record.
+func (p *Pairer) postAt(ev *capture.Event, s *state, role ops.Role, bytes uint64, ns int64) (int32, bool) {
 	i, e := p.slab.take()
-	ns := p.process.Clock.NS(ev.Time)
 	s.totals[role] += bytes
 	if role != ops.Target {
 		p.inPhases(ev, s, bytes)

@@ -15,7 +15,7 @@ type operation struct {
 	DoneNS           int64   `parquet:"done_ns,delta" doc:"when it was complete, on the same clock; where unfinished, until when it may have been going on"`
 	Operation        string  `parquet:"operation,dict" doc:"what it did, as slices are named in the trace"`
 	Event            string  `parquet:"event,dict" doc:"the event of the catalogue that it was recorded as"`
-	Kind             string  `parquet:"kind,dict" doc:"request; call: one of mode simple, of one or more requests; polls: a run of empty polls; control: moves nothing"`
+	Kind             string  `parquet:"kind,dict" doc:"request; call: one of mode simple, of one or more requests; polls: a run of empty polls; control: moves nothing; phase; launch and kernel: of a GPU"`
 	Role             string  `parquet:"role,dict" doc:"initiator: counts; target: a receive, which only cross-checks; one_sided: counts; local: a call of mode simple, polls, control"`
 	Bytes            uint64  `parquet:"bytes" doc:"payload; of a completed receive what was received"`
 	Requests         uint32  `parquet:"requests,dict" doc:"1, or how many requests of a call, or empty polls"`
@@ -87,7 +87,8 @@ func (r *operation) fill(e *encoder, op *ops.Op) {
 // eventText is how columns name an event.
 type eventText struct{ name, kind string }
 
-var kinds = map[catalogue.Kind]string{catalogue.Request: "request", catalogue.Call: "call", catalogue.Poll: "polls", catalogue.Control: "control"}
+var kinds = map[catalogue.Kind]string{catalogue.Request: "request", catalogue.Call: "call", catalogue.Poll: "polls", catalogue.Control: "control",
+	catalogue.Phase: "phase", catalogue.Launch: "launch", catalogue.Kernel: "kernel"}
 
 // encoder turns operations into rows. It is used by one goroutine at a time.
 type encoder struct {

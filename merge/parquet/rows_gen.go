@@ -17,6 +17,7 @@ var layers = map[string]func(*encoder) layerWriter{
 	"verbs":    newLayerWriter[verbsRow],
 	"app":      newLayerWriter[appRow],
 	"doorbell": newLayerWriter[doorbellRow],
+	"gpu":      newLayerWriter[gpuRow],
 }
 
 var rowTypes = map[string]reflect.Type{
@@ -26,6 +27,7 @@ var rowTypes = map[string]reflect.Type{
 	"verbs":    reflect.TypeFor[verbsRow](),
 	"app":      reflect.TypeFor[appRow](),
 	"doorbell": reflect.TypeFor[doorbellRow](),
+	"gpu":      reflect.TypeFor[gpuRow](),
 }
 
 type ofiRow struct {
@@ -311,18 +313,16 @@ type doorbellRow struct {
 // doorbellFields are the fields of the layer's records; null where a record has none.
 type doorbellFields struct {
 	PostedBytes   *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
-	Opcode        *string `parquet:"opcode,optional,dict" doc:"as the device has it; EFA's from 256 on"`
-	Flags         *string `parquet:"flags,optional,dict" doc:"signaled: it asks for a completion; control: it synchronises, and carries no payload; set flags joined by |"`
+	Opcode        *uint64 `parquet:"opcode,optional" doc:"of the element, as the device has it (MLX5_OPCODE_...)"`
+	Flags         *string `parquet:"flags,optional,dict" doc:"signaled: it asks for a completion; set flags joined by |"`
 	Index         *uint64 `parquet:"index,optional" doc:"of its first block of 64 bytes, counted on over the ring's end"`
 	Sges          *uint64 `parquet:"sges,optional" doc:"number of scatter/gather entries"`
 	LocalAddress  *uint64 `parquet:"local_address,optional" doc:"address of the first entry"`
 	LocalKey      *uint64 `parquet:"local_key,optional" doc:"lkey of the first entry, hashed"`
 	RemoteAddress *uint64 `parquet:"remote_address,optional" doc:""`
 	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"rkey, hashed"`
-	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order, or the key to invalidate, hashed"`
+	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order"`
 	Call          *uint64 `parquet:"call,optional" doc:"0 for the first element of a doorbell, 1 for those after it"`
-	Target        *uint64 `parquet:"target,optional" doc:"number of the object in its process"`
-	Form          *uint64 `parquet:"form,optional" doc:"the bytes of its control segment that no other field says (ELEMENTS.md)"`
 	RemoteQpn     *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
 	CallNs        *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
 	ownCallNs     int64
@@ -336,7 +336,7 @@ func (r *doorbellRow) fill(e *encoder, op *ops.Op) {
 	switch e.layouts[op.Event] {
 	case layoutDoorbellRequest:
 		r.PostedBytes = &f[catalogue.DoorbellRequestBytes]
-		r.Opcode = e.text[textElementOpcode].of(f[catalogue.DoorbellRequestOpcode])
+		r.Opcode = &f[catalogue.DoorbellRequestOpcode]
 		r.Flags = e.text[textVerbsSendFlags].of(f[catalogue.DoorbellRequestFlags])
 		r.Index = &f[catalogue.DoorbellRequestIndex]
 		r.Sges = &f[catalogue.DoorbellRequestSges]
@@ -346,12 +346,79 @@ func (r *doorbellRow) fill(e *encoder, op *ops.Op) {
 		r.RemoteKey = &f[catalogue.DoorbellRequestRemoteKey]
 		r.ImmediateData = &f[catalogue.DoorbellRequestImmediate]
 		r.Call = &f[catalogue.DoorbellRequestCall]
-		r.Target = &f[catalogue.DoorbellRequestTarget]
-		r.Form = &f[catalogue.DoorbellRequestForm]
 	case layoutCall:
 		r.PostedBytes = &f[catalogue.CallBytes]
 		r.RemoteQpn = &f[catalogue.CallPeer]
 		r.CallNs = e.nanoseconds(op, f[catalogue.CallDuration], &r.ownCallNs)
+	}
+}
+
+type gpuRow struct {
+	operation
+	gpuFields
+}
+
+// gpuFields are the fields of the layer's records; null where a record has none.
+type gpuFields struct {
+	Stream             *uint64 `parquet:"stream,optional" doc:"number of the object in its process"`
+	Function           *uint64 `parquet:"function,optional" doc:"number of the object in its process"`
+	GridX              *uint64 `parquet:"grid_x,optional" doc:""`
+	GridY              *uint64 `parquet:"grid_y,optional" doc:""`
+	GridZ              *uint64 `parquet:"grid_z,optional" doc:""`
+	BlockX             *uint64 `parquet:"block_x,optional" doc:""`
+	BlockY             *uint64 `parquet:"block_y,optional" doc:""`
+	BlockZ             *uint64 `parquet:"block_z,optional" doc:""`
+	SharedMemory       *uint64 `parquet:"shared_memory,optional" doc:"dynamic, in bytes"`
+	Form               *string `parquet:"form,optional,dict" doc:"as posted; set flags joined by |"`
+	Correlation        *uint64 `parquet:"correlation,optional" doc:"number of the launch, which its kernel carries; 0 where kernels are not timed"`
+	CallNs             *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
+	Graph              *uint64 `parquet:"graph,optional" doc:"handle of the instantiated graph"`
+	StaticSharedMemory *uint64 `parquet:"static_shared_memory,optional" doc:"in bytes"`
+	Registers          *uint64 `parquet:"registers,optional" doc:"of a thread"`
+	Start              *uint64 `parquet:"start,optional" doc:"ns by CUPTI's clock, which gpu_clock places"`
+	Running            *uint64 `parquet:"running,optional" doc:"ns from start to end by the same clock"`
+	ownCallNs          int64
+}
+
+func (r *gpuRow) common() *operation { return &r.operation }
+
+func (r *gpuRow) fill(e *encoder, op *ops.Op) {
+	r.gpuFields = gpuFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutGpuLaunch:
+		r.Stream = &f[catalogue.GpuLaunchStream]
+		r.Function = &f[catalogue.GpuLaunchFunction]
+		r.GridX = &f[catalogue.GpuLaunchGridX]
+		r.GridY = &f[catalogue.GpuLaunchGridY]
+		r.GridZ = &f[catalogue.GpuLaunchGridZ]
+		r.BlockX = &f[catalogue.GpuLaunchBlockX]
+		r.BlockY = &f[catalogue.GpuLaunchBlockY]
+		r.BlockZ = &f[catalogue.GpuLaunchBlockZ]
+		r.SharedMemory = &f[catalogue.GpuLaunchSharedMemory]
+		r.Form = e.text[textGpuLaunchForm].of(f[catalogue.GpuLaunchForm])
+		r.Correlation = &f[catalogue.GpuLaunchCorrelation]
+		r.CallNs = e.nanoseconds(op, f[catalogue.GpuLaunchDuration], &r.ownCallNs)
+	case layoutGpuGraphLaunch:
+		r.Stream = &f[catalogue.GpuGraphLaunchStream]
+		r.Graph = &f[catalogue.GpuGraphLaunchGraph]
+		r.Form = e.text[textGpuLaunchForm].of(f[catalogue.GpuGraphLaunchForm])
+		r.Correlation = &f[catalogue.GpuGraphLaunchCorrelation]
+		r.CallNs = e.nanoseconds(op, f[catalogue.GpuGraphLaunchDuration], &r.ownCallNs)
+	case layoutGpuKernel:
+		r.Function = &f[catalogue.GpuKernelFunction]
+		r.GridX = &f[catalogue.GpuKernelGridX]
+		r.GridY = &f[catalogue.GpuKernelGridY]
+		r.GridZ = &f[catalogue.GpuKernelGridZ]
+		r.BlockX = &f[catalogue.GpuKernelBlockX]
+		r.BlockY = &f[catalogue.GpuKernelBlockY]
+		r.BlockZ = &f[catalogue.GpuKernelBlockZ]
+		r.StaticSharedMemory = &f[catalogue.GpuKernelStaticSharedMemory]
+		r.SharedMemory = &f[catalogue.GpuKernelSharedMemory]
+		r.Registers = &f[catalogue.GpuKernelRegisters]
+		r.Correlation = &f[catalogue.GpuKernelCorrelation]
+		r.Start = &f[catalogue.GpuKernelStart]
+		r.Running = &f[catalogue.GpuKernelRunning]
 	}
 }
 
@@ -373,6 +440,9 @@ const (
 	layoutVerbsNotify
 	layoutAppPhase
 	layoutDoorbellRequest
+	layoutGpuLaunch
+	layoutGpuGraphLaunch
+	layoutGpuKernel
 )
 
 var layoutNumbers = map[string]uint8{
@@ -391,6 +461,9 @@ var layoutNumbers = map[string]uint8{
 	"verbs_notify":      layoutVerbsNotify,
 	"app_phase":         layoutAppPhase,
 	"doorbell_request":  layoutDoorbellRequest,
+	"gpu_launch":        layoutGpuLaunch,
+	"gpu_graph_launch":  layoutGpuGraphLaunch,
+	"gpu_kernel":        layoutGpuKernel,
 }
 
 // Enumerations of operations.
@@ -404,7 +477,7 @@ const (
 	textUctForm
 	textVerbsOpcode
 	textVerbsSendFlags
-	textElementOpcode
+	textGpuLaunchForm
 )
 
 var enumerations = []enumeration{
@@ -417,5 +490,5 @@ var enumerations = []enumeration{
 	{"uct_form", false},
 	{"verbs_opcode", false},
 	{"verbs_send_flags", true},
-	{"element_opcode", false},
+	{"gpu_launch_form", true},
 }

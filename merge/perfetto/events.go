@@ -132,11 +132,8 @@ func (v *events) Slice(op *ops.Op, track int, post, done []timeline.Sample) erro
 		}
 	}
 	if arrives {
-		name := timeline.SymComplete
-		if op.Role == ops.Target {
-			name = timeline.SymReceived
-		}
-		if err := v.instant(track, end, name, op.Flow); err != nil {
+		at, name := timeline.Arrival(op)
+		if err := v.instant(track, at, name, op.Flow); err != nil {
 			return err
 		}
 	}

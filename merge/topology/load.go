@@ -188,6 +188,7 @@ func Load(index uint32, f *capture.File, c *catalogue.Catalogue, ck *clock.Clock
 		p.define(d, addresses)
 		return nil
 	})
+	p.Kernels.Clock = clock.NewGPU(p.Kernels.readings)
 	slices.SortStableFunc(p.Resets, func(a, b Reset) int { return cmp.Compare(a.Ticks, b.Ticks) })
 	return p, err
 }
@@ -272,6 +273,9 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 	}
 	if o == nil {
 		o = p.defineFabric(d, now)
+	}
+	if o == nil {
+		o = p.defineKernels(d, now)
 	}
 	if o != nil && o.ID != 0 && p.Objects[o.ID] == nil {
 		p.add(o)

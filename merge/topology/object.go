@@ -30,10 +30,12 @@ const (
 	FabricQueue
 	FabricCounter
 	Track // of marks and phases of the application
+	GPUStream
+	GPUThread // a thread that launches kernels
 )
 
 var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint",
-	"fi_ep", "fi_peer", "fi_cq", "fi_cntr", "track"}
+	"fi_ep", "fi_peer", "fi_cq", "fi_cntr", "track", "gpu_stream", "gpu_thread"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -149,6 +151,7 @@ type Process struct {
 	Carry    []*Object // those that carry operations, by Local
 	Resets   []Reset   // in order of time
 	Off      []Off
+	Kernels  Kernels
 	devices  map[uint32]*device
 	ways     map[way]*Object     // libfabric: ways of endpoints to addresses, the last of each
 	members  map[uint32][]uint32 // libfabric: contexts of a scalable endpoint, endpoints of a shared receive context
@@ -197,6 +200,8 @@ func (p *Process) add(o *Object) {
 		o.Layer = "ofi"
 	case Track:
 		o.Layer = "app"
+	case GPUStream, GPUThread:
+		o.Layer = "gpu"
 	}
 	p.Objects[o.ID] = o
 	if o.Carries() {
@@ -212,7 +217,7 @@ func (o *Object) Name() string {
 		return fmt.Sprintf("QP %#x", o.QPN)
 	case Endpoint:
 		return fmt.Sprintf("ep %d", o.ID)
-	case Interface:
+	case Interface, GPUStream, GPUThread:
 		return o.Label
 	case UCTEndpoint:
 		return fmt.Sprintf("%s ep %d", o.Label, o.ID)

@@ -5,3 +5,19 @@
 struct ctx {
 	int device;
 };
+
+/* A launch as a stream takes it. call: the observer's number of it. */
+struct launch {
+	struct standin_kernel *kernel;
+	CUstream stream;
+	void *argument;
+	unsigned grid[3], block[3], shared;
+	uint32_t call;
+};
+CUresult standin_launch(const struct launch *l);
+/* The thread's own stream for NULL. */
+CUstream standin_of_thread(CUstream s);
+CUresult standin_old_register(void *p, size_t n);
+CUresult standin_new_launch(void *everything);
+/* CUPTI's number of a stream. */
+uint32_t standin_number(CUstream s);

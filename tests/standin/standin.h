@@ -12,6 +12,26 @@ struct standin_kernel {
 /* Where a kernel finds what is at an address of a GPU's memory; the address itself for any other. */
 void *standin_gpu(uint64_t address);
 
+/* Gives a kernel the name that the driver tells, which must stay. */
+void standin_name(const struct standin_kernel *k, const char *name);
+
+/* What tools are told of (tests/standin/cupti.c): call and called are around a call that launches, and agree on its number; ran is called on the stream's thread. */
+struct standin_ran {
+	const char *name;
+	uint64_t start, end; /* CLOCK_MONOTONIC, ns */
+	uint32_t device, context, stream, call;
+	unsigned grid[3], block[3], shared;
+};
+struct standin_observer {
+	uint32_t (*call)(void);
+	void (*called)(uint32_t call);
+	void (*ran)(const struct standin_ran *r);
+};
+extern const struct standin_observer *standin_observer;
+
+/* What functions return that are given for a name in another version than those that tests mean. */
+enum { STANDIN_OLD = 991, STANDIN_NEW = 992 };
+
 /* The part of cuda.h that programs here use. */
 typedef int CUresult;
 typedef int CUdevice;
@@ -19,6 +39,8 @@ typedef struct ctx *CUcontext;
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
 typedef struct standin_kernel *CUfunction;
+typedef struct graph *CUgraph;
+typedef struct graph *CUgraphExec;
 typedef uint64_t CUdeviceptr;
 typedef struct {
 	char bytes[16];
@@ -37,6 +59,7 @@ enum {
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
@@ -83,6 +106,20 @@ CUresult cuEventQuery(CUevent e);
 CUresult cuEventSynchronize(CUevent e);
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments, void **extra);
 CUresult cuLaunchKernelEx(const struct CUlaunchConfig *config, CUfunction f, void **arguments, void **extra);
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments, void **extra);
+CUresult cuLaunchKernelEx_ptsz(const struct CUlaunchConfig *config, CUfunction f, void **arguments, void **extra);
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments);
+CUresult cuStreamBeginCapture_v2(CUstream s, int mode);
+CUresult cuStreamEndCapture(CUstream s, CUgraph *g);
+CUresult cuStreamIsCapturing(CUstream s, int *state);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, uint64_t flags);
+CUresult cuGraphLaunch(CUgraphExec g, CUstream s);
+CUresult cuGraphLaunch_ptsz(CUgraphExec g, CUstream s);
+CUresult cuFuncGetName(const char **name, CUfunction f);
+CUresult cuModuleUnload(void *module);
+CUresult cuDeviceGetPCIBusId(char *to, int size, CUdevice d);
+CUresult cuDeviceGetName(char *to, int size, CUdevice d);
 CUresult cuGetProcAddress(const char *name, void **f, int version, uint64_t flags);
 CUresult cuGetProcAddress_v2(const char *name, void **f, int version, uint64_t flags, int *status);
 CUresult cuGetExportTable(const void **table, const CUuuid *id);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum kind { COPY, KERNEL, EVENT, END };
 
@@ -16,6 +17,7 @@ struct task {
 	struct standin_kernel *kernel;
 	void *argument;
 	CUevent event;
+	struct launch launch;
 };
 
 struct stream {
@@ -24,6 +26,8 @@ struct stream {
 	pthread_cond_t changed;
 	struct task *first, **last;
 	uint64_t given, done;
+	uint32_t number;
+	int device;
 };
 
 struct event {
@@ -31,6 +35,31 @@ struct event {
 	pthread_cond_t changed;
 	uint64_t recorded, reached;
 };
+
+const struct standin_observer *standin_observer;
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void run_kernel(CUstream s, const struct task *t)
+{
+	const struct standin_observer *o = __atomic_load_n(&standin_observer, __ATOMIC_ACQUIRE);
+	struct standin_ran r = { .start = now(), .device = (uint32_t)s->device, .context = 1 + (uint32_t)s->device, .stream = s->number, .call = t->launch.call, .shared = t->launch.shared };
+
+	t->kernel->run(t->argument);
+	r.end = now();
+	if (!o || !t->launch.call)
+		return;
+	memcpy(r.grid, t->launch.grid, sizeof r.grid);
+	memcpy(r.block, t->launch.block, sizeof r.block);
+	cuFuncGetName(&r.name, t->kernel);
+	o->ran(&r);
+}
 
 static void *run(void *arg)
 {
@@ -54,7 +83,7 @@ static void *run(void *arg)
 		if (t->kind == COPY) {
 			memmove(standin_gpu(t->dst), standin_gpu(t->src), t->n);
 		} else if (t->kind == KERNEL) {
-			t->kernel->run(t->argument);
+			run_kernel(s, t);
 		} else {
 			pthread_mutex_lock(&t->event->mu);
 			t->event->reached++;
@@ -77,6 +106,10 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
 	(void)priority;
 	if (!s)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	static uint32_t numbers = 6;
+
+	s->number = __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED);
+	cuCtxGetDevice(&s->device);
 	pthread_mutex_init(&s->mu, NULL);
 	pthread_cond_init(&s->changed, NULL);
 	s->last = &s->first;
@@ -101,12 +134,14 @@ static void make_default(void)
 		abort();
 }
 
-/* The stream that NULL stands for. */
+/* The stream that NULL, 1 (legacy) and 2 (that of the thread) stand for. */
 static CUstream real(CUstream s)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	if (s)
+	if (s == (CUstream)2)
+		return standin_of_thread(NULL);
+	if (s > (CUstream)2)
 		return s;
 	pthread_once(&once, make_default);
 	return default_stream;
@@ -251,15 +286,23 @@ CUresult cuEventQuery(CUevent e)
 	return reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **arguments, void **extra)
+CUresult standin_launch(const struct launch *l)
 {
-	(void)shared;
-	if (!f || !gx || !gy || !gz || !bx || !by || !bz || extra)
-		return CUDA_ERROR_INVALID_VALUE;
-	return give(s, &(struct task){ .kind = KERNEL, .kernel = f, .argument = arguments ? *(void **)arguments[0] : NULL });
+	return give(l->stream, &(struct task){ .kind = KERNEL, .kernel = l->kernel, .argument = l->argument, .launch = *l });
 }
 
-CUresult cuLaunchKernelEx(const struct CUlaunchConfig *c, CUfunction f, void **arguments, void **extra)
+CUstream standin_of_thread(CUstream s)
 {
-	return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, arguments, extra);
+	static _Thread_local CUstream own;
+
+	if (s)
+		return s;
+	if (!own && cuStreamCreate(&own, 0))
+		abort();
+	return own;
+}
+
+uint32_t standin_number(CUstream s)
+{
+	return real(s)->number;
 }

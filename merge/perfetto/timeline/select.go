@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 )
 
@@ -109,12 +110,26 @@ func rows(op *ops.Op) int64 {
 	return n
 }
 
-// FlowEnds says which ends of a flow an operation holds: its begin at the post, its end at the completion.
+// FlowEnds says which ends of a flow an operation holds: its begin at the post, its end at the completion; a kernel has its end where it begins.
 func FlowEnds(op *ops.Op) (begin, end bool) {
-	if op.Flow == 0 {
+	switch {
+	case op.Flow == 0:
 		return false, false
+	case op.Role == ops.Local: // a launch, and a kernel that it led to
+		return op.Event != catalogue.EventGpuKernel, op.Event == catalogue.EventGpuKernel
 	}
 	return op.Role == ops.Initiator || op.Role == ops.OneSided, op.Role == ops.Target || op.Role == ops.OneSided
+}
+
+// Arrival says when a flow arrives at an operation, and what the instant there is called.
+func Arrival(op *ops.Op) (int64, Sym) {
+	switch op.Role {
+	case ops.Target:
+		return max(op.Done, op.Post), SymReceived
+	case ops.Local:
+		return op.Post, SymStarted
+	}
+	return max(op.Done, op.Post), SymComplete
 }
 
 // overviewRows is what the plan's own overview takes: one slice for the run and, where something is left out, one for that.

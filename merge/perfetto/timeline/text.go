@@ -67,6 +67,9 @@ var renamed = map[string]map[string]string{
 	"ofi_access":        {"duration": "call_ns"},
 	"ofi_empty_polls":   {"count": "", "duration": ""},
 	"app_phase":         {"name": "", "range": ""},
+	"gpu_launch":        {"function": "", "duration": "call_ns"},
+	"gpu_graph_launch":  {"duration": "call_ns"},
+	"gpu_kernel":        {"function": "", "running": ""},
 }
 
 // keepsZero says whether a zero in a field says something; other numbers are left out when zero.
@@ -86,6 +89,7 @@ type fieldText struct {
 	field    int // index into Op.Fields
 	kind     ArgKind
 	keepZero bool
+	object   bool  // shown by its name
 	ticks    bool  // of the recording clock, shown as ns
 	values   []Sym // names of an enumeration's values or of a set of flags; noSym where there is none
 }
@@ -98,6 +102,7 @@ type eventText struct {
 	byOpcode []Sym // names by the opcode field, where the event counts as no operation
 	opcode   int
 	bytes    int // index of the field that holds the posted bytes, or -1
+	function int // index of the field that names a kernel's function, or -1
 }
 
 // texts holds what turns operations into names and arguments.
@@ -106,6 +111,7 @@ type texts struct {
 	peers    []Sym        // by endpoint
 	threads  []map[uint32]Sym
 	names    []map[uint32]Sym // of phases
+	objects  []map[uint32]Sym // of functions and streams
 	statuses map[string][]Sym // by layer
 }
 
@@ -115,11 +121,12 @@ const (
 	SymPosted              // instant that a flow leaves from
 	SymComplete            // instant that the flow of a one-sided operation arrives at
 	SymReceived            // instant that the flow of a message arrives at
+	SymStarted             // instant that the flow of a launch arrives at
 	symPolls
 	symUnknownThread
 )
 
-var wellKnown = []string{SymError: "error", SymPosted: "posted", SymComplete: "completed", SymReceived: "received",
+var wellKnown = []string{SymError: "error", SymPosted: "posted", SymComplete: "completed", SymReceived: "received", SymStarted: "started",
 	symPolls: "empty polls", symUnknownThread: "unknown thread"}
 
 func (p *Plan) makeTexts() {
@@ -183,11 +190,12 @@ func (p *Plan) makeTexts() {
 	for i := range p.Run.Processes {
 		p.text.threads = append(p.text.threads, symbolsOf(p.Run.Processes[i].Threads))
 		p.text.names = append(p.text.names, symbolsOf(p.Run.Processes[i].Names))
+		p.text.objects = append(p.text.objects, symbolsOf(p.Run.Processes[i].Objects))
 	}
 }
 
 func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(string) int) *eventText {
-	t := &eventText{event: e, layer: sym(e.Layer), bytes: e.Layout.FieldIndex("bytes"), opcode: -1}
+	t := &eventText{event: e, layer: sym(e.Layer), bytes: e.Layout.FieldIndex("bytes"), opcode: -1, function: e.Layout.FieldIndex("function")}
 	switch {
 	case e.Operation != "":
 		t.name = sym(e.Operation)
@@ -217,6 +225,11 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 			ft.kind, ft.keepZero, ft.values = Text, true, symbols(catalogue.Default.Enums[f.Of], sym)
 		case catalogue.Flags:
 			ft.kind, ft.values = Text, symbols(flagSets(catalogue.Default.Enums[f.Of]), sym)
+		case catalogue.Object:
+			if i == 0 || e.Layer != "gpu" {
+				continue
+			}
+			ft.kind, ft.object = Text, true
 		default: // objects are the endpoint itself; bytes are the operation's own; the rest cannot be in Op.Fields
 			continue
 		}
@@ -294,6 +307,10 @@ func (p *Plan) Name(op *ops.Op) Sym {
 		if s, ok := p.text.names[op.Process][uint32(op.Fields[catalogue.AppPhaseName])]; ok {
 			return s
 		}
+	case t.function >= 0:
+		if s, ok := p.text.objects[op.Process][uint32(op.Fields[t.function])]; ok {
+			return s
+		}
 	case t.byOpcode != nil:
 		if s, ok := named(t.byOpcode, op.Fields[t.opcode]); ok {
 			return s
@@ -346,6 +363,10 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 		v := op.Fields[f.field]
 		switch {
 		case v == 0 && !f.keepZero:
+		case f.object:
+			if s, ok := p.text.objects[op.Process][uint32(v)]; ok {
+				text(f.arg, s)
+			}
 		case f.ticks:
 			num(f.arg, uint64(float64(v)*p.Run.Processes[op.Process].TickNS+0.5))
 		case f.kind == Text:
