@@ -61,6 +61,9 @@ enum st_event {
     ST_EV_DOORBELL_ATOMIC = 116,
     ST_EV_DOORBELL_CONTROL = 117,
     ST_EV_DOORBELL_CALL = 118,
+    ST_EV_DOORBELL_SIGNAL = 121,
+    ST_EV_DOORBELL_CONTROL_CALL = 122,
+    ST_EV_DOORBELL_UNKNOWN = 123,
     ST_EV_GPU_LAUNCH = 124,
     ST_EV_GPU_GRAPH_LAUNCH = 125,
     ST_EV_GPU_KERNEL = 126,
@@ -85,6 +88,9 @@ enum st_definition_id {
     ST_DEF_VERBS_QP_MODIFY = 40,
     ST_DEF_VERBS_AH = 41,
     ST_DEF_VERBS_BLIND = 42,
+    ST_DEF_MLX5_UAR = 43,
+    ST_DEF_MLX5_UMEM = 44,
+    ST_DEF_MLX5_RING = 45,
     ST_DEF_UCT_INTERFACE = 64,
     ST_DEF_UCT_ENDPOINT = 65,
     ST_DEF_UCT_ENDPOINT_OWNER = 66,
@@ -103,6 +109,8 @@ enum st_definition_id {
     ST_DEF_EPOCH = 106,
     ST_DEF_WINDOW = 107,
     ST_DEF_DOORBELL_QUEUE = 112,
+    ST_DEF_DOORBELL_TARGET = 115,
+    ST_DEF_VERBS_QP_NUMBER = 116,
     ST_DEF_GPU_DEVICE = 118,
     ST_DEF_GPU_STREAM = 119,
     ST_DEF_GPU_FUNCTION = 120,
@@ -112,13 +120,48 @@ enum st_definition_id {
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
-#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, [80] = 1, [81] = 2, [82] = 1, [83] = 2, [84] = 1, [85] = 1, [86] = 1, [87] = 1, [88] = 3, [89] = 3, [112] = 1, [113] = 1, [114] = 1, [115] = 1, [116] = 1, [117] = 1, }
+#define ST_EVENT_CLASSES {[1] = 1, [2] = 1, [3] = 1, [4] = 2, [5] = 1, [6] = 1, [7] = 1, [8] = 1, [9] = 3, [32] = 1, [33] = 2, [34] = 1, [35] = 1, [36] = 1, [37] = 1, [38] = 1, [39] = 1, [40] = 3, [64] = 1, [65] = 1, [66] = 1, [67] = 1, [68] = 2, [69] = 1, [70] = 1, [71] = 3, [80] = 1, [81] = 2, [82] = 1, [83] = 2, [84] = 1, [85] = 1, [86] = 1, [87] = 1, [88] = 3, [89] = 3, [112] = 1, [113] = 1, [114] = 1, [115] = 1, [116] = 1, [117] = 1, [121] = 1, [123] = 1, }
 
 enum {
     ST_DOMAIN_TSC = 1,
     ST_DOMAIN_CNTVCT = 2,
     ST_DOMAIN_GPU = 3,
     ST_DOMAIN_NIC = 4,
+};
+
+enum {
+    ST_ELEMENT_DEVICE_MLX5 = 0,
+    ST_ELEMENT_DEVICE_EFA = 1,
+};
+
+enum {
+    ST_ELEMENT_OPCODE_NOP = 0,
+    ST_ELEMENT_OPCODE_SEND_INVALIDATE = 1,
+    ST_ELEMENT_OPCODE_RDMA_WRITE = 8,
+    ST_ELEMENT_OPCODE_RDMA_WRITE_IMM = 9,
+    ST_ELEMENT_OPCODE_SEND = 10,
+    ST_ELEMENT_OPCODE_SEND_IMM = 11,
+    ST_ELEMENT_OPCODE_TSO = 14,
+    ST_ELEMENT_OPCODE_WAIT = 15,
+    ST_ELEMENT_OPCODE_RDMA_READ = 16,
+    ST_ELEMENT_OPCODE_COMPARE_SWAP = 17,
+    ST_ELEMENT_OPCODE_FETCH_ADD = 18,
+    ST_ELEMENT_OPCODE_MASKED_COMPARE_SWAP = 20,
+    ST_ELEMENT_OPCODE_MASKED_FETCH_ADD = 21,
+    ST_ELEMENT_OPCODE_FAST_REGISTER = 25,
+    ST_ELEMENT_OPCODE_LOCAL_INVALIDATE = 27,
+    ST_ELEMENT_OPCODE_CONFIG_COMMAND = 31,
+    ST_ELEMENT_OPCODE_SET_PSV = 32,
+    ST_ELEMENT_OPCODE_DUMP = 35,
+    ST_ELEMENT_OPCODE_UMR = 37,
+    ST_ELEMENT_OPCODE_TAG_MATCHING = 40,
+    ST_ELEMENT_OPCODE_FLOW_TABLE_ACCESS = 44,
+    ST_ELEMENT_OPCODE_MMO = 47,
+    ST_ELEMENT_OPCODE_EFA_SEND = 256,
+    ST_ELEMENT_OPCODE_EFA_RDMA_READ = 257,
+    ST_ELEMENT_OPCODE_EFA_RDMA_WRITE = 258,
+    ST_ELEMENT_OPCODE_EFA_FAST_REGISTER = 259,
+    ST_ELEMENT_OPCODE_EFA_FAST_INVALIDATE = 260,
 };
 
 enum {
@@ -729,10 +772,10 @@ static inline __attribute__((always_inline)) void st_rec_verbs_notify(struct st_
 }
 
 static const struct st_layout st_layout_doorbell_request = {
-    .fields = 12, .predicted = 12, .always = 0x0, .stride = 0x550, .is_signed = 0x0, .raw = 0x0, .bytes = 1, .apart = 0,
+    .fields = 15, .predicted = 14, .always = 0x4000, .stride = 0x550, .is_signed = 0x0, .raw = 0x4000, .bytes = 1, .apart = 0,
 };
 
-static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t index, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call)
+static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t bytes, uint64_t opcode, uint64_t flags, uint64_t index, uint64_t sges, uint64_t local_address, uint64_t local_key, uint64_t remote_address, uint64_t remote_key, uint64_t immediate, uint64_t call, uint64_t target, uint64_t form, const void *rest, size_t rest_size)
 {
     st_busy(t_);
     uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
@@ -753,7 +796,9 @@ static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct
                   (uint64_t)remote_key == s_->next[9] &&
                   (uint64_t)immediate == s_->next[10] &&
                   (uint64_t)call == s_->next[11] &&
-                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+                  (uint64_t)target == s_->next[12] &&
+                  (uint64_t)form == s_->next[13] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 270)) { /* no limit: no room */
         uint32_t wide_ = dt_ > 0xffff;
         uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
         __builtin_memcpy(p_, &word_, 4);
@@ -762,6 +807,7 @@ static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct
         s_->next[6] = local_address + s_->stride[6];
         s_->next[8] = remote_address + s_->stride[8];
         s_->next[10] = immediate + s_->stride[10];
+        p_ = st_bytes(p_, rest, rest_size > 256 ? 256 : rest_size);
         t_->cur = p_;
         t_->last = now_;
         t_->records++;
@@ -769,7 +815,8 @@ static inline __attribute__((always_inline)) void st_rec_doorbell_request(struct
         st_idle(t_);
         return;
     }
-    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)index, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call};
+    struct st_raw rest_raw = {rest, rest_size};
+    uint64_t v_[] = {o_->id, (uint64_t)bytes, (uint64_t)opcode, (uint64_t)flags, (uint64_t)index, (uint64_t)sges, (uint64_t)local_address, (uint64_t)local_key, (uint64_t)remote_address, (uint64_t)remote_key, (uint64_t)immediate, (uint64_t)call, (uint64_t)target, (uint64_t)form, (uint64_t)(uintptr_t)&rest_raw};
     st_record(t_, now_, event_, o_, &st_layout_doorbell_request, v_);
     st_idle(t_);
 }
@@ -1571,6 +1618,58 @@ static inline void st_def_verbs_blind(uint64_t queue_pair, const char *reason)
     st_define_end(&d_);
 }
 
+static inline void st_def_mlx5_uar(uint64_t object, uint64_t device, uint64_t number, uint64_t address)
+{
+    struct st_definition d_ = st_define_begin(43, 56);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, address);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_mlx5_umem(uint64_t object, uint64_t device, uint64_t number, uint64_t address, uint64_t length, uint64_t of_gpu, uint64_t gpu, uint64_t context, const void *uuid, size_t uuid_size)
+{
+    struct st_definition d_ = st_define_begin(44, 106 + uuid_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, device);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, address);
+    p_ = st_varint(p_, length);
+    p_ = st_varint(p_, of_gpu);
+    p_ = st_varint(p_, gpu);
+    p_ = st_varint(p_, context);
+    p_ = st_bytes(p_, uuid, uuid_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_mlx5_ring(uint64_t queue, uint64_t number, uint64_t memory, uint64_t offset, uint64_t entries, uint64_t entry_bytes, uint64_t record_memory, uint64_t record_offset, uint64_t uar)
+{
+    struct st_definition d_ = st_define_begin(45, 106);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue);
+    p_ = st_varint(p_, number);
+    p_ = st_varint(p_, memory);
+    p_ = st_varint(p_, offset);
+    p_ = st_varint(p_, entries);
+    p_ = st_varint(p_, entry_bytes);
+    p_ = st_varint(p_, record_memory);
+    p_ = st_varint(p_, record_offset);
+    p_ = st_varint(p_, uar);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
 static inline void st_def_uct_interface(uint64_t object, const char *transport, const char *device)
 {
     struct st_definition d_ = st_define_begin(64, 46 + __builtin_strlen(transport) + __builtin_strlen(device));
@@ -1801,9 +1900,9 @@ static inline void st_def_window(uint64_t open, uint64_t cause, uint64_t realtim
     st_define_end(&d_);
 }
 
-static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uint64_t blocks, uint64_t of_gpu)
+static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uint64_t blocks, uint64_t of_gpu, uint64_t device)
 {
-    struct st_definition d_ = st_define_begin(112, 56);
+    struct st_definition d_ = st_define_begin(112, 66);
     if (!d_.buffer)
         return;
     uint8_t *p_ = d_.buffer + d_.used;
@@ -1811,6 +1910,36 @@ static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uin
     p_ = st_varint(p_, ring);
     p_ = st_varint(p_, blocks);
     p_ = st_varint(p_, of_gpu);
+    p_ = st_varint(p_, device);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_doorbell_target(uint64_t object, uint64_t qpn, uint64_t dlid, const void *dgid, size_t dgid_size, uint64_t global, uint64_t access_key, const void *vector, size_t vector_size)
+{
+    struct st_definition d_ = st_define_begin(115, 86 + dgid_size + vector_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, qpn);
+    p_ = st_varint(p_, dlid);
+    p_ = st_bytes(p_, dgid, dgid_size);
+    p_ = st_varint(p_, global);
+    p_ = st_varint(p_, access_key);
+    p_ = st_bytes(p_, vector, vector_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_verbs_qp_number(uint64_t queue_pair, uint64_t qpn)
+{
+    struct st_definition d_ = st_define_begin(116, 36);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, queue_pair);
+    p_ = st_varint(p_, qpn);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

@@ -4,65 +4,68 @@ package catalogue
 
 // Event ids.
 const (
-	EventUcpPut           = 1
-	EventUcpGet           = 2
-	EventUcpTagSend       = 3
-	EventUcpTagRecv       = 4
-	EventUcpStreamSend    = 5
-	EventUcpAmSend        = 6
-	EventUcpAtomic        = 7
-	EventUcpFlush         = 8
-	EventUcpCompletion    = 9
-	EventUcpCall          = 10
-	EventVerbsSend        = 32
-	EventVerbsRecv        = 33
-	EventVerbsWrite       = 34
-	EventVerbsWriteImm    = 35
-	EventVerbsRead        = 36
-	EventVerbsAtomic      = 37
-	EventVerbsDatagram    = 38
-	EventVerbsControl     = 39
-	EventVerbsCompletion  = 40
-	EventVerbsCall        = 41
-	EventVerbsSge         = 42
-	EventVerbsEmptyPolls  = 43
-	EventVerbsNotify      = 44
-	EventUctPut           = 64
-	EventUctGet           = 65
-	EventUctAmSend        = 66
-	EventUctTagSend       = 67
-	EventUctTagRecv       = 68
-	EventUctAtomic        = 69
-	EventUctFlush         = 70
-	EventUctCompletion    = 71
-	EventUctCall          = 72
-	EventOfiSend          = 80
-	EventOfiRecv          = 81
-	EventOfiTaggedSend    = 82
-	EventOfiTaggedRecv    = 83
-	EventOfiWrite         = 84
-	EventOfiRead          = 85
-	EventOfiAtomic        = 86
-	EventOfiPeek          = 87
-	EventOfiCompletion    = 88
-	EventOfiError         = 89
-	EventOfiCall          = 90
-	EventOfiEmptyPolls    = 91
-	EventOfiCounter       = 92
-	EventOfiCancel        = 93
-	EventAppMark          = 104
-	EventAppPhaseBegin    = 105
-	EventAppPhaseEnd      = 106
-	EventDoorbellSend     = 112
-	EventDoorbellWrite    = 113
-	EventDoorbellWriteImm = 114
-	EventDoorbellRead     = 115
-	EventDoorbellAtomic   = 116
-	EventDoorbellControl  = 117
-	EventDoorbellCall     = 118
-	EventGpuLaunch        = 124
-	EventGpuGraphLaunch   = 125
-	EventGpuKernel        = 126
+	EventUcpPut              = 1
+	EventUcpGet              = 2
+	EventUcpTagSend          = 3
+	EventUcpTagRecv          = 4
+	EventUcpStreamSend       = 5
+	EventUcpAmSend           = 6
+	EventUcpAtomic           = 7
+	EventUcpFlush            = 8
+	EventUcpCompletion       = 9
+	EventUcpCall             = 10
+	EventVerbsSend           = 32
+	EventVerbsRecv           = 33
+	EventVerbsWrite          = 34
+	EventVerbsWriteImm       = 35
+	EventVerbsRead           = 36
+	EventVerbsAtomic         = 37
+	EventVerbsDatagram       = 38
+	EventVerbsControl        = 39
+	EventVerbsCompletion     = 40
+	EventVerbsCall           = 41
+	EventVerbsSge            = 42
+	EventVerbsEmptyPolls     = 43
+	EventVerbsNotify         = 44
+	EventUctPut              = 64
+	EventUctGet              = 65
+	EventUctAmSend           = 66
+	EventUctTagSend          = 67
+	EventUctTagRecv          = 68
+	EventUctAtomic           = 69
+	EventUctFlush            = 70
+	EventUctCompletion       = 71
+	EventUctCall             = 72
+	EventOfiSend             = 80
+	EventOfiRecv             = 81
+	EventOfiTaggedSend       = 82
+	EventOfiTaggedRecv       = 83
+	EventOfiWrite            = 84
+	EventOfiRead             = 85
+	EventOfiAtomic           = 86
+	EventOfiPeek             = 87
+	EventOfiCompletion       = 88
+	EventOfiError            = 89
+	EventOfiCall             = 90
+	EventOfiEmptyPolls       = 91
+	EventOfiCounter          = 92
+	EventOfiCancel           = 93
+	EventAppMark             = 104
+	EventAppPhaseBegin       = 105
+	EventAppPhaseEnd         = 106
+	EventDoorbellSend        = 112
+	EventDoorbellWrite       = 113
+	EventDoorbellWriteImm    = 114
+	EventDoorbellRead        = 115
+	EventDoorbellAtomic      = 116
+	EventDoorbellControl     = 117
+	EventDoorbellCall        = 118
+	EventDoorbellSignal      = 121
+	EventDoorbellControlCall = 122
+	EventDoorbellUnknown     = 123
+	EventGpuLaunch           = 124
+	EventGpuGraphLaunch      = 125
+	EventGpuKernel           = 126
 )
 
 // Definition ids.
@@ -85,6 +88,9 @@ const (
 	DefVerbsQpModify    = 40
 	DefVerbsAh          = 41
 	DefVerbsBlind       = 42
+	DefMlx5Uar          = 43
+	DefMlx5Umem         = 44
+	DefMlx5Ring         = 45
 	DefUctInterface     = 64
 	DefUctEndpoint      = 65
 	DefUctEndpointOwner = 66
@@ -103,6 +109,8 @@ const (
 	DefEpoch            = 106
 	DefWindow           = 107
 	DefDoorbellQueue    = 112
+	DefDoorbellTarget   = 115
+	DefVerbsQpNumber    = 116
 	DefGpuDevice        = 118
 	DefGpuStream        = 119
 	DefGpuFunction      = 120
@@ -209,6 +217,9 @@ const (
 	DoorbellRequestRemoteKey       = 9
 	DoorbellRequestImmediate       = 10
 	DoorbellRequestCall            = 11
+	DoorbellRequestTarget          = 12
+	DoorbellRequestForm            = 13
+	DoorbellRequestRest            = 14
 	GpuLaunchTrack                 = 0
 	GpuLaunchStream                = 1
 	GpuLaunchFunction              = 2
@@ -415,6 +426,28 @@ const (
 	DefVerbsAhServiceLevel         = 7
 	DefVerbsBlindQueuePair         = 0
 	DefVerbsBlindReason            = 1
+	DefMlx5UarObject               = 0
+	DefMlx5UarDevice               = 1
+	DefMlx5UarNumber               = 2
+	DefMlx5UarAddress              = 3
+	DefMlx5UmemObject              = 0
+	DefMlx5UmemDevice              = 1
+	DefMlx5UmemNumber              = 2
+	DefMlx5UmemAddress             = 3
+	DefMlx5UmemLength              = 4
+	DefMlx5UmemOfGpu               = 5
+	DefMlx5UmemGpu                 = 6
+	DefMlx5UmemContext             = 7
+	DefMlx5UmemUuid                = 8
+	DefMlx5RingQueue               = 0
+	DefMlx5RingNumber              = 1
+	DefMlx5RingMemory              = 2
+	DefMlx5RingOffset              = 3
+	DefMlx5RingEntries             = 4
+	DefMlx5RingEntryBytes          = 5
+	DefMlx5RingRecordMemory        = 6
+	DefMlx5RingRecordOffset        = 7
+	DefMlx5RingUar                 = 8
 	DefUctInterfaceObject          = 0
 	DefUctInterfaceTransport       = 1
 	DefUctInterfaceDevice          = 2
@@ -479,6 +512,16 @@ const (
 	DefDoorbellQueueRing           = 1
 	DefDoorbellQueueBlocks         = 2
 	DefDoorbellQueueOfGpu          = 3
+	DefDoorbellQueueDevice         = 4
+	DefDoorbellTargetObject        = 0
+	DefDoorbellTargetQpn           = 1
+	DefDoorbellTargetDlid          = 2
+	DefDoorbellTargetDgid          = 3
+	DefDoorbellTargetGlobal        = 4
+	DefDoorbellTargetAccessKey     = 5
+	DefDoorbellTargetVector        = 6
+	DefVerbsQpNumberQueuePair      = 0
+	DefVerbsQpNumberQpn            = 1
 	DefGpuDeviceObject             = 0
 	DefGpuDeviceOrdinal            = 1
 	DefGpuDeviceUuid               = 2
@@ -508,6 +551,35 @@ const (
 	DomainCntvct                       = 2
 	DomainGpu                          = 3
 	DomainNic                          = 4
+	ElementDeviceMlx5                  = 0
+	ElementDeviceEfa                   = 1
+	ElementOpcodeNop                   = 0
+	ElementOpcodeSendInvalidate        = 1
+	ElementOpcodeRdmaWrite             = 8
+	ElementOpcodeRdmaWriteImm          = 9
+	ElementOpcodeSend                  = 10
+	ElementOpcodeSendImm               = 11
+	ElementOpcodeTso                   = 14
+	ElementOpcodeWait                  = 15
+	ElementOpcodeRdmaRead              = 16
+	ElementOpcodeCompareSwap           = 17
+	ElementOpcodeFetchAdd              = 18
+	ElementOpcodeMaskedCompareSwap     = 20
+	ElementOpcodeMaskedFetchAdd        = 21
+	ElementOpcodeFastRegister          = 25
+	ElementOpcodeLocalInvalidate       = 27
+	ElementOpcodeConfigCommand         = 31
+	ElementOpcodeSetPsv                = 32
+	ElementOpcodeDump                  = 35
+	ElementOpcodeUmr                   = 37
+	ElementOpcodeTagMatching           = 40
+	ElementOpcodeFlowTableAccess       = 44
+	ElementOpcodeMmo                   = 47
+	ElementOpcodeEfaSend               = 256
+	ElementOpcodeEfaRdmaRead           = 257
+	ElementOpcodeEfaRdmaWrite          = 258
+	ElementOpcodeEfaFastRegister       = 259
+	ElementOpcodeEfaFastInvalidate     = 260
 	EpochKindStart                     = 0
 	EpochKindInterval                  = 1
 	EpochKindWindow                    = 2
@@ -730,17 +802,20 @@ var layouts = []*Layout{
 	}),
 	NewLayout("doorbell_request", []Field{
 		{"queue_pair", 5, "", 0, ""},
-		{"bytes", 2, "", 0, "sum of the scatter/gather entries or inline bytes"},
-		{"opcode", 0, "", 0, "of the element, as the device has it (MLX5_OPCODE_...)"},
-		{"flags", 7, "verbs_send_flags", 0, "signaled: it asks for a completion"},
+		{"bytes", 2, "", 0, "sum of the scatter/gather entries or inline bytes; for an atomic its operand size"},
+		{"opcode", 6, "element_opcode", 0, "as the device has it; EFA's from 256 on"},
+		{"flags", 7, "verbs_send_flags", 0, "signaled: it asks for a completion; control: it synchronises, and carries no payload"},
 		{"index", 0, "", 1, "of its first block of 64 bytes, counted on over the ring's end"},
 		{"sges", 0, "", 0, "number of scatter/gather entries"},
 		{"local_address", 3, "", 1, "address of the first entry"},
 		{"local_key", 4, "", 0, "lkey of the first entry, hashed"},
 		{"remote_address", 3, "", 1, ""},
 		{"remote_key", 4, "", 0, "rkey, hashed"},
-		{"immediate", 4, "", 1, "immediate data in host order"},
+		{"immediate", 4, "", 1, "immediate data in host order, or the key to invalidate, hashed"},
 		{"call", 0, "", 0, "0 for the first element of a doorbell, 1 for those after it"},
+		{"target", 5, "", 0, "of an element that names its receiver (dynamically connected, EFA): a doorbell_target"},
+		{"form", 0, "", 0, "the bytes of its control segment that no other field says (ELEMENTS.md)"},
+		{"rest", 11, "", 2, "where its bytes differ from those that the other fields say (ELEMENTS.md)"},
 	}),
 	NewLayout("gpu_launch", []Field{
 		{"track", 5, "", 0, "the thread's track"},
@@ -884,65 +959,68 @@ var Default = (&Catalogue{Version: 1,
 	},
 	Layouts: layouts,
 	Events: []*Event{
-		{1, "ucp_put", "ucx", "ucp", "put", 1, layouts[0], []string{"full"}, ""},
-		{2, "ucp_get", "ucx", "ucp", "get", 1, layouts[0], []string{"full"}, ""},
-		{3, "ucp_tag_send", "ucx", "ucp", "tag_send", 1, layouts[0], []string{"full"}, ""},
-		{4, "ucp_tag_recv", "ucx", "ucp", "tag_recv", 1, layouts[0], []string{"full"}, ""},
-		{5, "ucp_stream_send", "ucx", "ucp", "stream_send", 1, layouts[0], []string{"full"}, ""},
-		{6, "ucp_am_send", "ucx", "ucp", "am_send", 1, layouts[0], []string{"full"}, ""},
-		{7, "ucp_atomic", "ucx", "ucp", "atomic", 1, layouts[0], []string{"full"}, ""},
-		{8, "ucp_flush", "ucx", "ucp", "flush", 1, layouts[0], []string{"full"}, ""},
-		{9, "ucp_completion", "ucx", "ucp", "", 2, layouts[1], []string{"full"}, ""},
-		{10, "ucp_call", "ucx", "ucp", "", 3, layouts[2], []string{"simple"}, ""},
-		{32, "verbs_send", "ibverbs", "verbs", "send", 1, layouts[3], []string{"full"}, ""},
-		{33, "verbs_recv", "ibverbs", "verbs", "recv", 1, layouts[7], []string{"full"}, ""},
-		{34, "verbs_write", "ibverbs", "verbs", "write", 1, layouts[3], []string{"full"}, ""},
-		{35, "verbs_write_imm", "ibverbs", "verbs", "write_imm", 1, layouts[3], []string{"full"}, ""},
-		{36, "verbs_read", "ibverbs", "verbs", "read", 1, layouts[3], []string{"full"}, ""},
-		{37, "verbs_atomic", "ibverbs", "verbs", "atomic", 1, layouts[5], []string{"full"}, ""},
-		{38, "verbs_datagram", "ibverbs", "verbs", "send", 1, layouts[4], []string{"full"}, ""},
-		{39, "verbs_control", "ibverbs", "verbs", "", 6, layouts[3], []string{"full"}, "A send-queue request that moves nothing: local invalidate, bind, flush. It takes an ordinal of its queue."},
-		{40, "verbs_completion", "ibverbs", "verbs", "", 2, layouts[8], []string{"full"}, ""},
-		{41, "verbs_call", "ibverbs", "verbs", "", 3, layouts[2], []string{"simple"}, ""},
-		{42, "verbs_sge", "ibverbs", "verbs", "", 4, layouts[6], []string{"full"}, ""},
-		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, layouts[9], []string{"full"}, ""},
-		{44, "verbs_notify", "ibverbs", "verbs", "", 5, layouts[10], []string{"full"}, ""},
-		{64, "uct_put", "ucx", "uct", "put", 1, layouts[16], []string{"full"}, ""},
-		{65, "uct_get", "ucx", "uct", "get", 1, layouts[16], []string{"full"}, ""},
-		{66, "uct_am_send", "ucx", "uct", "am_send", 1, layouts[16], []string{"full"}, ""},
-		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, layouts[16], []string{"full"}, ""},
-		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, layouts[16], []string{"full"}, ""},
-		{69, "uct_atomic", "ucx", "uct", "atomic", 1, layouts[16], []string{"full"}, ""},
-		{70, "uct_flush", "ucx", "uct", "", 6, layouts[16], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
-		{71, "uct_completion", "ucx", "uct", "", 2, layouts[17], []string{"full"}, ""},
-		{72, "uct_call", "ucx", "uct", "", 3, layouts[2], []string{"simple"}, ""},
-		{80, "ofi_send", "libfabric", "ofi", "send", 1, layouts[18], []string{"full"}, ""},
-		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, layouts[18], []string{"full"}, ""},
-		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, layouts[18], []string{"full"}, ""},
-		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, layouts[18], []string{"full"}, ""},
-		{84, "ofi_write", "libfabric", "ofi", "write", 1, layouts[19], []string{"full"}, ""},
-		{85, "ofi_read", "libfabric", "ofi", "read", 1, layouts[19], []string{"full"}, ""},
-		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, layouts[19], []string{"full"}, ""},
-		{87, "ofi_peek", "libfabric", "ofi", "", 6, layouts[18], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
-		{88, "ofi_completion", "libfabric", "ofi", "", 2, layouts[20], []string{"full"}, ""},
-		{89, "ofi_error", "libfabric", "ofi", "", 2, layouts[21], []string{"full"}, ""},
-		{90, "ofi_call", "libfabric", "ofi", "", 3, layouts[2], []string{"simple"}, ""},
-		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, layouts[22], []string{"full"}, ""},
-		{92, "ofi_counter", "libfabric", "ofi", "", 5, layouts[23], []string{"full"}, ""},
-		{93, "ofi_cancel", "libfabric", "ofi", "", 4, layouts[24], []string{"full"}, ""},
-		{104, "app_mark", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
-		{105, "app_phase_begin", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
-		{106, "app_phase_end", "app", "app", "", 7, layouts[15], []string{"simple", "full"}, ""},
-		{112, "doorbell_send", "cuda", "doorbell", "send", 1, layouts[11], []string{"full"}, ""},
-		{113, "doorbell_write", "cuda", "doorbell", "write", 1, layouts[11], []string{"full"}, ""},
-		{114, "doorbell_write_imm", "cuda", "doorbell", "write_imm", 1, layouts[11], []string{"full"}, ""},
-		{115, "doorbell_read", "cuda", "doorbell", "read", 1, layouts[11], []string{"full"}, ""},
-		{116, "doorbell_atomic", "cuda", "doorbell", "atomic", 1, layouts[11], []string{"full"}, ""},
-		{117, "doorbell_control", "cuda", "doorbell", "", 6, layouts[11], []string{"full"}, "An element that moves nothing (no-operation, wait), or one whose opcode is not known. It takes an ordinal of its queue."},
-		{118, "doorbell_call", "cuda", "doorbell", "", 3, layouts[2], []string{"simple"}, "A doorbell."},
-		{124, "gpu_launch", "cuda", "gpu", "", 8, layouts[12], []string{"simple", "full"}, "Counted in every mode, on its stream; a captured one, which runs nothing, is not."},
-		{125, "gpu_graph_launch", "cuda", "gpu", "", 8, layouts[13], []string{"simple", "full"}, "Counted as gpu_launch."},
-		{126, "gpu_kernel", "cuda", "gpu", "", 9, layouts[14], []string{"simple", "full"}, ""},
+		{1, "ucp_put", "ucx", "ucp", "put", 1, false, layouts[0], []string{"full"}, ""},
+		{2, "ucp_get", "ucx", "ucp", "get", 1, false, layouts[0], []string{"full"}, ""},
+		{3, "ucp_tag_send", "ucx", "ucp", "tag_send", 1, false, layouts[0], []string{"full"}, ""},
+		{4, "ucp_tag_recv", "ucx", "ucp", "tag_recv", 1, false, layouts[0], []string{"full"}, ""},
+		{5, "ucp_stream_send", "ucx", "ucp", "stream_send", 1, false, layouts[0], []string{"full"}, ""},
+		{6, "ucp_am_send", "ucx", "ucp", "am_send", 1, false, layouts[0], []string{"full"}, ""},
+		{7, "ucp_atomic", "ucx", "ucp", "atomic", 1, false, layouts[0], []string{"full"}, ""},
+		{8, "ucp_flush", "ucx", "ucp", "flush", 1, false, layouts[0], []string{"full"}, ""},
+		{9, "ucp_completion", "ucx", "ucp", "", 2, false, layouts[1], []string{"full"}, ""},
+		{10, "ucp_call", "ucx", "ucp", "", 3, false, layouts[2], []string{"simple"}, ""},
+		{32, "verbs_send", "ibverbs", "verbs", "send", 1, false, layouts[3], []string{"full"}, ""},
+		{33, "verbs_recv", "ibverbs", "verbs", "recv", 1, false, layouts[7], []string{"full"}, ""},
+		{34, "verbs_write", "ibverbs", "verbs", "write", 1, false, layouts[3], []string{"full"}, ""},
+		{35, "verbs_write_imm", "ibverbs", "verbs", "write_imm", 1, false, layouts[3], []string{"full"}, ""},
+		{36, "verbs_read", "ibverbs", "verbs", "read", 1, false, layouts[3], []string{"full"}, ""},
+		{37, "verbs_atomic", "ibverbs", "verbs", "atomic", 1, false, layouts[5], []string{"full"}, ""},
+		{38, "verbs_datagram", "ibverbs", "verbs", "send", 1, false, layouts[4], []string{"full"}, ""},
+		{39, "verbs_control", "ibverbs", "verbs", "", 6, false, layouts[3], []string{"full"}, "A send-queue request that moves nothing: local invalidate, bind, flush. It takes an ordinal of its queue."},
+		{40, "verbs_completion", "ibverbs", "verbs", "", 2, false, layouts[8], []string{"full"}, ""},
+		{41, "verbs_call", "ibverbs", "verbs", "", 3, false, layouts[2], []string{"simple"}, ""},
+		{42, "verbs_sge", "ibverbs", "verbs", "", 4, false, layouts[6], []string{"full"}, ""},
+		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, false, layouts[9], []string{"full"}, ""},
+		{44, "verbs_notify", "ibverbs", "verbs", "", 5, false, layouts[10], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, false, layouts[16], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, false, layouts[16], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, false, layouts[16], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, false, layouts[16], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, false, layouts[16], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, false, layouts[16], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, false, layouts[16], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, false, layouts[17], []string{"full"}, ""},
+		{72, "uct_call", "ucx", "uct", "", 3, false, layouts[2], []string{"simple"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, false, layouts[18], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, false, layouts[18], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, false, layouts[18], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, false, layouts[18], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, false, layouts[19], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, false, layouts[19], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, false, layouts[19], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, false, layouts[18], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, false, layouts[20], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, false, layouts[21], []string{"full"}, ""},
+		{90, "ofi_call", "libfabric", "ofi", "", 3, false, layouts[2], []string{"simple"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, false, layouts[22], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, false, layouts[23], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, false, layouts[24], []string{"full"}, ""},
+		{104, "app_mark", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
+		{105, "app_phase_begin", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
+		{106, "app_phase_end", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
+		{112, "doorbell_send", "cuda", "doorbell", "send", 1, false, layouts[11], []string{"full"}, ""},
+		{113, "doorbell_write", "cuda", "doorbell", "write", 1, false, layouts[11], []string{"full"}, ""},
+		{114, "doorbell_write_imm", "cuda", "doorbell", "write_imm", 1, false, layouts[11], []string{"full"}, ""},
+		{115, "doorbell_read", "cuda", "doorbell", "read", 1, false, layouts[11], []string{"full"}, ""},
+		{116, "doorbell_atomic", "cuda", "doorbell", "atomic", 1, true, layouts[11], []string{"full"}, ""},
+		{117, "doorbell_control", "cuda", "doorbell", "", 6, true, layouts[11], []string{"full"}, "An element that moves nothing (no-operation, wait, registration of memory). It takes an ordinal of its queue."},
+		{118, "doorbell_call", "cuda", "doorbell", "", 3, false, layouts[2], []string{"simple"}, "A doorbell: its elements that carry data."},
+		{121, "doorbell_signal", "cuda", "doorbell", "atomic", 1, true, layouts[11], []string{"full"}, "An atomic that stores its operand whatever was there: a masked compare-and-swap that compares nothing. Barriers and signals of NVSHMEM are such."},
+		{122, "doorbell_control_call", "cuda", "doorbell", "", 3, true, layouts[2], []string{"simple"}, "A doorbell: its control elements. A doorbell that covers both has a record of each kind."},
+		{123, "doorbell_unknown", "cuda", "doorbell", "", 6, false, layouts[11], []string{"full"}, "An element that could not be read: its opcode is not known, or it is too short for what it says. It takes an ordinal of its queue, and its bytes are in rest."},
+		{124, "gpu_launch", "cuda", "gpu", "", 8, false, layouts[12], []string{"simple", "full"}, "Counted in every mode, on its stream; a captured one, which runs nothing, is not."},
+		{125, "gpu_graph_launch", "cuda", "gpu", "", 8, false, layouts[13], []string{"simple", "full"}, "Counted as gpu_launch."},
+		{126, "gpu_kernel", "cuda", "gpu", "", 9, false, layouts[14], []string{"simple", "full"}, ""},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -1086,6 +1164,34 @@ var Default = (&Catalogue{Version: 1,
 			{"queue_pair", 5, "", 0, ""},
 			{"reason", 12, "", 0, ""},
 		}, "A queue pair whose data path goes round everything hooked: its traffic is not in the trace."},
+		{43, "mlx5_uar", []Field{
+			{"object", 5, "", 0, ""},
+			{"device", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"address", 3, "", 0, "where it is rung; 0: nowhere in the process"},
+		}, "A page of doorbells that a program allocated with mlx5dv_devx_alloc_uar."},
+		{44, "mlx5_umem", []Field{
+			{"object", 5, "", 0, ""},
+			{"device", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"address", 3, "", 0, "0: registered by a DMA-BUF"},
+			{"length", 2, "", 0, ""},
+			{"of_gpu", 0, "", 0, "1: it is a GPU's memory"},
+			{"gpu", 0, "", 0, "ordinal of the GPU in its process"},
+			{"context", 3, "", 0, "CUDA context that it was allocated in"},
+			{"uuid", 11, "", 2, "of the GPU"},
+		}, "Memory that a program registered for its own queues (mlx5dv_devx_umem_reg)."},
+		{45, "mlx5_ring", []Field{
+			{"queue", 5, "", 0, ""},
+			{"number", 0, "", 0, ""},
+			{"memory", 5, "", 0, ""},
+			{"offset", 0, "", 0, "in the memory"},
+			{"entries", 0, "", 0, "of a send queue: its blocks"},
+			{"entry_bytes", 0, "", 0, ""},
+			{"record_memory", 5, "", 0, "of the doorbell record"},
+			{"record_offset", 0, "", 0, ""},
+			{"uar", 5, "", 0, ""},
+		}, "Where a queue pair's send queue lies, or a completion queue's entries, of queues made with mlx5dv_devx_obj_create."},
 		{64, "uct_interface", []Field{
 			{"object", 5, "", 0, ""},
 			{"transport", 12, "", 0, "rc_verbs, rc_mlx5, tcp, posix, ...; empty where it was not opened by name"},
@@ -1185,7 +1291,21 @@ var Default = (&Catalogue{Version: 1,
 			{"ring", 3, "", 0, ""},
 			{"blocks", 0, "", 0, "of 64 bytes"},
 			{"of_gpu", 0, "", 0, "1: the ring lies in a GPU's memory"},
+			{"device", 6, "element_device", 0, "whose elements are in it"},
 		}, "A queue pair whose ring is read when it is rung: what is posted to it is of layer doorbell."},
+		{115, "doorbell_target", []Field{
+			{"object", 5, "", 0, ""},
+			{"qpn", 0, "", 0, "of the dynamically connected target"},
+			{"dlid", 0, "", 0, ""},
+			{"dgid", 11, "", 2, ""},
+			{"global", 0, "", 0, ""},
+			{"access_key", 4, "", 0, "of the target, hashed"},
+			{"vector", 11, "", 2, "the address vector as it is in elements, its key left out (zero)"},
+		}, "Whom elements of queues without a connection of their own go to: one queue by one address vector."},
+		{116, "verbs_qp_number", []Field{
+			{"queue_pair", 5, "", 0, ""},
+			{"qpn", 0, "", 0, ""},
+		}, "The number of a queue pair that got it only after it was made: a dynamically connected target's, when it becomes ready to receive."},
 		{118, "gpu_device", []Field{
 			{"object", 5, "", 0, ""},
 			{"ordinal", 0, "", 0, "the driver's number of it in this process"},
@@ -1222,6 +1342,8 @@ var Default = (&Catalogue{Version: 1,
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
+		"element_device":      {"efa": 1, "mlx5": 0},
+		"element_opcode":      {"compare_swap": 17, "config_command": 31, "dump": 35, "efa_fast_invalidate": 260, "efa_fast_register": 259, "efa_rdma_read": 257, "efa_rdma_write": 258, "efa_send": 256, "fast_register": 25, "fetch_add": 18, "flow_table_access": 44, "local_invalidate": 27, "masked_compare_swap": 20, "masked_fetch_add": 21, "mmo": 47, "nop": 0, "rdma_read": 16, "rdma_write": 8, "rdma_write_imm": 9, "send": 10, "send_imm": 11, "send_invalidate": 1, "set_psv": 32, "tag_matching": 40, "tso": 14, "umr": 37, "wait": 15},
 		"epoch_kind":          {"interval": 1, "mark": 3, "more": 5, "phase": 4, "start": 0, "window": 2},
 		"gpu_launch_form":     {"captured": 2, "cooperative": 1},
 		"gpu_topic":           {"export_table": 5, "kernels_lost": 4, "left_alone": 6, "no_times": 2, "times": 1, "times_ended": 3},

@@ -313,16 +313,18 @@ type doorbellRow struct {
 // doorbellFields are the fields of the layer's records; null where a record has none.
 type doorbellFields struct {
 	PostedBytes   *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
-	Opcode        *uint64 `parquet:"opcode,optional" doc:"of the element, as the device has it (MLX5_OPCODE_...)"`
-	Flags         *string `parquet:"flags,optional,dict" doc:"signaled: it asks for a completion; set flags joined by |"`
+	Opcode        *string `parquet:"opcode,optional,dict" doc:"as the device has it; EFA's from 256 on"`
+	Flags         *string `parquet:"flags,optional,dict" doc:"signaled: it asks for a completion; control: it synchronises, and carries no payload; set flags joined by |"`
 	Index         *uint64 `parquet:"index,optional" doc:"of its first block of 64 bytes, counted on over the ring's end"`
 	Sges          *uint64 `parquet:"sges,optional" doc:"number of scatter/gather entries"`
 	LocalAddress  *uint64 `parquet:"local_address,optional" doc:"address of the first entry"`
 	LocalKey      *uint64 `parquet:"local_key,optional" doc:"lkey of the first entry, hashed"`
 	RemoteAddress *uint64 `parquet:"remote_address,optional" doc:""`
 	RemoteKey     *uint64 `parquet:"remote_key,optional" doc:"rkey, hashed"`
-	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order"`
+	ImmediateData *uint64 `parquet:"immediate_data,optional" doc:"immediate data in host order, or the key to invalidate, hashed"`
 	Call          *uint64 `parquet:"call,optional" doc:"0 for the first element of a doorbell, 1 for those after it"`
+	Target        *uint64 `parquet:"target,optional" doc:"number of the object in its process"`
+	Form          *uint64 `parquet:"form,optional" doc:"the bytes of its control segment that no other field says (ELEMENTS.md)"`
 	RemoteQpn     *uint64 `parquet:"remote_qpn,optional" doc:"remote queue pair number of an unconnected queue pair; else 0"`
 	CallNs        *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
 	ownCallNs     int64
@@ -336,7 +338,7 @@ func (r *doorbellRow) fill(e *encoder, op *ops.Op) {
 	switch e.layouts[op.Event] {
 	case layoutDoorbellRequest:
 		r.PostedBytes = &f[catalogue.DoorbellRequestBytes]
-		r.Opcode = &f[catalogue.DoorbellRequestOpcode]
+		r.Opcode = e.text[textElementOpcode].of(f[catalogue.DoorbellRequestOpcode])
 		r.Flags = e.text[textVerbsSendFlags].of(f[catalogue.DoorbellRequestFlags])
 		r.Index = &f[catalogue.DoorbellRequestIndex]
 		r.Sges = &f[catalogue.DoorbellRequestSges]
@@ -346,6 +348,8 @@ func (r *doorbellRow) fill(e *encoder, op *ops.Op) {
 		r.RemoteKey = &f[catalogue.DoorbellRequestRemoteKey]
 		r.ImmediateData = &f[catalogue.DoorbellRequestImmediate]
 		r.Call = &f[catalogue.DoorbellRequestCall]
+		r.Target = &f[catalogue.DoorbellRequestTarget]
+		r.Form = &f[catalogue.DoorbellRequestForm]
 	case layoutCall:
 		r.PostedBytes = &f[catalogue.CallBytes]
 		r.RemoteQpn = &f[catalogue.CallPeer]
@@ -477,6 +481,7 @@ const (
 	textUctForm
 	textVerbsOpcode
 	textVerbsSendFlags
+	textElementOpcode
 	textGpuLaunchForm
 )
 
@@ -490,5 +495,6 @@ var enumerations = []enumeration{
 	{"uct_form", false},
 	{"verbs_opcode", false},
 	{"verbs_send_flags", true},
+	{"element_opcode", false},
 	{"gpu_launch_form", true},
 }
