@@ -43,8 +43,9 @@ enum { CUDA_NEXT = 14000 };
     X(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, CUDA_NEXT, STREAMS_OF_THREAD)                             \
     X(cuModuleUnload, "cuModuleUnload", 2000, CUDA_NEXT, STREAMS_ANY)                                       \
     X(cuLibraryUnload, "cuLibraryUnload", 12000, CUDA_NEXT, STREAMS_ANY)
-/* What is only called. */
-#define CU_CALLED(X)                                                       \
+/* What is only called: for memory, all of which doorbells need, and for kernels. */
+#define CU_CALLED(X) CU_FOR_MEMORY(X) CU_FOR_KERNELS(X)
+#define CU_FOR_MEMORY(X)                                                   \
     X(cuPointerGetAttribute)                                               \
     X(cuCtxPushCurrent_v2)                                                 \
     X(cuCtxPopCurrent_v2)                                                  \
@@ -54,7 +55,8 @@ enum { CUDA_NEXT = 14000 };
     X(cuStreamQuery)                                                       \
     X(cuStreamSynchronize)                                                 \
     X(cuMemcpyDtoHAsync_v2)                                                \
-    X(cuThreadExchangeStreamCaptureMode)                                   \
+    X(cuThreadExchangeStreamCaptureMode)
+#define CU_FOR_KERNELS(X)                                                  \
     X(cuCtxGetDevice)                                                      \
     X(cuDeviceGetCount)                                                    \
     X(cuDeviceGetUuid_v2)                                                  \

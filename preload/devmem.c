@@ -30,7 +30,7 @@ static void leave(struct place *p)
 static bool ready(void)
 {
 #define X(name) CUDA(name) &&
-    return CU_CALLED(X) CUDA(cuMemHostRegister_v2) && CUDA(cuMemHostGetDevicePointer_v2) && CUDA(cuMemHostUnregister);
+    return CU_FOR_MEMORY(X) CUDA(cuMemHostRegister_v2) && CUDA(cuMemHostGetDevicePointer_v2) && CUDA(cuMemHostUnregister);
 #undef X
 }
 
