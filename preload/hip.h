@@ -70,6 +70,9 @@ void hip_find(void);
 /* The runtime's function, or NULL. */
 #define HIP(name) (st_likely(!!__atomic_load_n(&hip_real.name, __ATOMIC_RELAXED)) ? hip_real.name : (hip_find(), hip_real.name))
 
+/* HIP locks memory by calling HSA: what it does there, for the program or for us, is its own business. Raised around such calls. */
+extern __thread unsigned hip_inside __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
 /* hip_devmem.c. Two rows of the same functions: what is locked by HSA is no business of hipHostUnregister's, nor the other way. */
 extern const struct devmem devmem_hip, devmem_hsa;
 

@@ -10,6 +10,7 @@ struct place {
 
 static void enter(struct place *p, void *context)
 {
+    hip_inside++;
     p->device = 0;
     p->mode = RELAXED;
     p->error = hip_real.hipPeekAtLastError();
@@ -27,6 +28,7 @@ static void leave(const struct place *p, void *context)
     hip_real.hipThreadExchangeStreamCaptureMode(&mode);
     if (p->error == HIP_SUCCESS && hip_real.hipPeekAtLastError() != HIP_SUCCESS)
         (void)hip_real.hipGetLastError(); /* a refusal of ours, which the program must not find */
+    hip_inside--;
 }
 
 static bool ready(void)

@@ -33,18 +33,18 @@ func lookedUp(t *testing.T) string {
 func TestQueuesOfPrograms(t *testing.T) {
 	direct, looked := linked(t), lookedUp(t)
 	for _, how := range []string{"linked", "dlvsym", "dlsym"} {
-		for _, where := range []string{"host", "gpu"} {
+		for _, where := range []string{"host", "gpu", "hip"} {
 			t.Run(how+"/"+where, func(t *testing.T) {
 				r := newRig(t, "aggregate")
-				r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_LIBRARY_PATH="+filepath.Dir(built(t, "softhca/libibverbs.so.1"))+":"+filepath.Dir(built(t, "standin/libcuda.so.1")))
+				r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_LIBRARY_PATH="+filepath.Dir(built(t, "softhca/libibverbs.so.1"))+":"+filepath.Dir(built(t, "standin/libcuda.so.1"))+":"+filepath.Dir(built(t, "hip/libamdhip64.so.6")))
 				args := []string{looked, how}
 				if how == "linked" {
 					args[0] = direct
 				}
-				if where == "gpu" {
-					args = append(args, "gpu")
+				if where != "host" {
+					args = append(args, where)
 				}
-				r.checkQueues(values(t, r.run(args...)), where == "gpu")
+				r.checkQueues(values(t, r.run(args...)), where != "host")
 			})
 		}
 	}
