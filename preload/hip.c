@@ -26,7 +26,7 @@ void hip_find(void)
 #define X(name)                                                                          \
     if (!__atomic_load_n(&hip_real.name, __ATOMIC_RELAXED) && (p = st_next(#name, NULL))) \
         __atomic_store_n(&hip_real.name, (__typeof__(name) *)p, __ATOMIC_RELEASE);
-    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X)
+    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X) HIP_OPTIONAL(X)
 #undef X
     errno = saved;
 }

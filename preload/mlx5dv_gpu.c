@@ -61,7 +61,7 @@ static bool by_hip(const void *p, struct gpu *out)
     find(&hip.version, "hipRuntimeGetVersion");
     find(&hip.peek, "hipPeekAtLastError");
     find(&hip.take, "hipGetLastError");
-    if (!hip.version || !hip.peek || !hip.take || hip.version(&version) || version < ROCM_6 || hip.peek())
+    if (!hip.version || !hip.peek || !hip.take || hip.peek() || hip.version(&version) || version < ROCM_6)
         return false;
     bool found = ask(&hip, p, out);
     if (hip.peek())

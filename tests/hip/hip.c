@@ -8,11 +8,10 @@
 static _Thread_local int device;
 static _Thread_local hipError_t last_error;
 
-/* Errors have the same numbers; HIP keeps the last one of a thread. */
+/* Errors have the same numbers; HIP keeps a thread's last result, be it one of success (until ROCm 6). */
 static hipError_t told(CUresult rc)
 {
-	if (rc)
-		last_error = rc;
+	last_error = rc;
 	return rc;
 }
 
@@ -36,7 +35,7 @@ hipError_t hipRuntimeGetVersion(int *version)
 	const char *e = getenv("STANDIN_HIP");
 
 	*version = e ? atoi(e) : 60443482;
-	return hipSuccess;
+	return told(hipSuccess);
 }
 
 hipError_t hipGetDeviceCount(int *n)
@@ -47,7 +46,7 @@ hipError_t hipGetDeviceCount(int *n)
 hipError_t hipGetDevice(int *d)
 {
 	*d = device;
-	return hipSuccess;
+	return told(hipSuccess);
 }
 
 hipError_t hipSetDevice(int d)
@@ -214,6 +213,17 @@ hipError_t hipLaunchKernel(const void *f, dim3 grid, dim3 block, void **argument
 	return hipModuleLaunchKernel((hipFunction_t)(uintptr_t)f, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, s, arguments, NULL);
 }
 
+const char *hipKernelNameRef(hipFunction_t f)
+{
+	return f ? "of a module" : NULL;
+}
+
+const char *hipKernelNameRefByPtr(const void *f, hipStream_t s)
+{
+	(void)s;
+	return f ? "of the program" : NULL;
+}
+
 hipError_t hipExtLaunchKernel(const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t s, void *begin, void *end, int flags)
 {
 	if (begin || end || flags)
@@ -228,7 +238,7 @@ hipError_t hipGetProcAddress(const char *name, void **f, int version, uint64_t f
 		void *f;
 	} table[] = {
 #define ENTRY(name) { #name, (void *)name }
-		ENTRY(hipHostRegister), ENTRY(hipHostUnregister), ENTRY(hipHostGetDevicePointer), ENTRY(hipGetProcAddress), ENTRY(hipLaunchKernel), ENTRY(hipMalloc), ENTRY(hipGetDevice),
+		ENTRY(hipHostRegister), ENTRY(hipHostUnregister), ENTRY(hipHostGetDevicePointer), ENTRY(hipGetProcAddress), ENTRY(hipLaunchKernel), ENTRY(hipExtLaunchKernel), ENTRY(hipMalloc), ENTRY(hipGetDevice),
 	};
 
 	(void)version;

@@ -62,6 +62,8 @@ hipError_t hipThreadExchangeStreamCaptureMode(int *mode);
 hipError_t hipLaunchKernel(const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t s);
 hipError_t hipExtLaunchKernel(const void *f, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t s, void *begin, void *end, int flags);
 hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, hipStream_t s, void **arguments, void **extra);
+const char *hipKernelNameRef(hipFunction_t f);
+const char *hipKernelNameRefByPtr(const void *f, hipStream_t s);
 hipError_t hipGetProcAddress(const char *name, void **f, int version, uint64_t flags, int *status);
 
 int hsa_init(void);

@@ -147,6 +147,33 @@ static void launch(struct end *e, enum how how, void (*f)(void *), void *argumen
 	hip(hipStreamSynchronize(e->stream), "kernel");
 }
 
+static void nothing(void *argument)
+{
+	(void)argument;
+}
+
+/* What a program is told of its own launches, refused ones too, is as without the recorder. */
+static void launches(void)
+{
+	hipError_t (*get)(const char *, void **, int, uint64_t, int *) = hipGetProcAddress;
+	hipError_t (*found)(const void *, dim3, dim3, void **, size_t, hipStream_t, void *, void *, int);
+	struct end e;
+	const dim3 one = { 1, 1, 1 }, none = { 0, 1, 1 };
+	struct standin_kernel k = { nothing };
+
+	open_end(&e);
+	(void)hipGetLastError();
+	for (int i = 0; i < 5; i++)
+		launch(&e, LAUNCH, nothing, NULL);
+	for (int i = 0; i < 3; i++)
+		launch(&e, MODULE, nothing, NULL);
+	hip(get("hipExtLaunchKernel", (void **)&found, 60400, 0, NULL), "asking for hipExtLaunchKernel");
+	hip(found(&k, (dim3){ 2, 3, 4 }, (dim3){ 5, 6, 7 }, NULL, 8, NULL, NULL, NULL, 0), "hipExtLaunchKernel");
+	CHECK(hipLaunchKernel(&k, none, one, NULL, 0, e.stream) == hipErrorInvalidValue, "a grid of nothing");
+	CHECK(hipGetLastError() == hipErrorInvalidValue && hipGetLastError() == hipSuccess, "the last error");
+	hip(hipStreamSynchronize(NULL), "default stream");
+}
+
 static void rings(const struct memory *memory, void *(*bell)(void *), enum how how)
 {
 	struct queue q, peer;
@@ -193,6 +220,7 @@ static void rocshmem(void)
 static const struct test tests[] = {
 	{ .name = "linked", .ranks = 1, .run = linked_gpu },
 	{ .name = "asked", .ranks = 1, .run = asked_gpu },
+	{ .name = "launches", .ranks = 1, .run = launches },
 	{ .name = "rocshmem", .ranks = 1, .run = rocshmem },
 	{ .name = NULL },
 };
