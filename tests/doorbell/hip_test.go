@@ -76,3 +76,16 @@ func TestHIPBeforeROCm6(t *testing.T) {
 		t.Errorf("%d operations of layer doorbell, not seen: %+v", n, info.Blind)
 	}
 }
+
+// Launches are counted in every mode, whichever way the function was found; one that HIP refused is not, and the program is told of it as without us.
+func TestHIPLaunches(t *testing.T) {
+	for _, mode := range []string{"aggregate", "full"} {
+		info, _ := recordHIP(t, mode, "launches")
+		if g := info.GPUs; g == nil || g.Launches != 9 || len(g.Devices) != 1 || g.Devices[0].UUID != "GPU-5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a01" {
+			t.Errorf("%s: %+v, want 9 launches on the second GPU", mode, g)
+		}
+		if n := info.Events.ByName["gpu_launch"]; (mode == "full") != (n == 9) {
+			t.Errorf("%s: %d events", mode, n)
+		}
+	}
+}
