@@ -8,10 +8,18 @@
 static _Thread_local int device;
 static _Thread_local hipError_t last_error;
 
-/* Errors have the same numbers; HIP keeps a thread's last result, be it one of success (until ROCm 6). */
+static int version(void)
+{
+	const char *e = getenv("STANDIN_HIP");
+
+	return e ? atoi(e) : 60443482;
+}
+
+/* Errors have the same numbers. HIP keeps a thread's last one; until ROCm 6 its last result, be it one of success. */
 static hipError_t told(CUresult rc)
 {
-	last_error = rc;
+	if (rc || version() < 70000000)
+		last_error = rc;
 	return rc;
 }
 
@@ -30,11 +38,9 @@ hipError_t hipInit(unsigned flags)
 	return told(cuInit(flags));
 }
 
-hipError_t hipRuntimeGetVersion(int *version)
+hipError_t hipRuntimeGetVersion(int *v)
 {
-	const char *e = getenv("STANDIN_HIP");
-
-	*version = e ? atoi(e) : 60443482;
+	*v = version();
 	return told(hipSuccess);
 }
 
