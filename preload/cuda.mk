@@ -2,6 +2,6 @@
 PROVIDERS += cuda
 cuda_SRC := $(addprefix preload/,cuda.c devmem.c doorbell.c decode.c decode_mlx5.c decode_efa.c)
 # What the drivers share of registers, and HIP, the twin of CUDA.
-cuda_SRC += $(addprefix preload/,registered.c hip.c hip_devmem.c)
+cuda_SRC += $(addprefix preload/,registered.c hip.c hip_devmem.c hip_launch.c)
 cuda_NEEDS := ibverbs mlx5dv
 cuda_SRC += $(addprefix preload/,kernels.c gpu.c notes.c cupti.c)

@@ -26,7 +26,7 @@ void hip_find(void)
 #define X(name)                                                                          \
     if (!__atomic_load_n(&hip_real.name, __ATOMIC_RELAXED) && (p = st_next(#name, NULL))) \
         __atomic_store_n(&hip_real.name, (__typeof__(name) *)p, __ATOMIC_RELEASE);
-    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X)
+    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X) HIP_OPTIONAL(X)
 #undef X
     errno = saved;
 }
@@ -49,16 +49,15 @@ ST_EXPORT int hipGetProcAddress(const char *name, void **function, int version, 
 
 /* ---- registers that kernels ring -------------------------------------------------------------------------------------------------------- */
 
-/* HIP locks memory by calling HSA: what it does there is its own business. */
-static __thread unsigned inside;
+__thread unsigned hip_inside;
 
 ST_EXPORT int hipHostRegister(void *p, size_t size, unsigned flags)
 {
     if (!HIP(hipHostRegister))
         return HIP_ERROR_NOT_INITIALIZED;
-    inside++;
+    hip_inside++;
     int rc = hip_real.hipHostRegister(p, size, flags);
-    inside--;
+    hip_inside--;
     if (rc == HIP_SUCCESS)
         registered(&devmem_hip, p, size);
     return rc;
@@ -82,15 +81,15 @@ ST_EXPORT int hipHostUnregister(void *p)
     if (!HIP(hipHostUnregister))
         return HIP_ERROR_NOT_INITIALIZED;
     registered_ends(&devmem_hip, p);
-    inside++;
+    hip_inside++;
     int rc = hip_real.hipHostUnregister(p);
-    inside--;
+    hip_inside--;
     return rc;
 }
 
 static int locked(int rc, void *p, size_t size, void **device)
 {
-    if (rc != HSA_SUCCESS || inside)
+    if (rc != HSA_SUCCESS || hip_inside)
         return rc;
     uint64_t given = (uintptr_t)*device;
     registered(&devmem_hsa, p, size);
@@ -113,7 +112,7 @@ ST_EXPORT int hsa_amd_memory_unlock(void *p)
 {
     if (!HIP(hsa_amd_memory_unlock))
         return HSA_ERROR_NOT_INITIALIZED;
-    if (!inside)
+    if (!hip_inside)
         registered_ends(&devmem_hsa, p);
     return hip_real.hsa_amd_memory_unlock(p);
 }

@@ -11,14 +11,18 @@
 #include "recorder.h"
 
 enum { HIP_SUCCESS = 0, HIP_ERROR_NOT_INITIALIZED = 3, HIP_ERROR_NOT_READY = 600, HSA_SUCCESS = 0, HSA_ERROR_NOT_INITIALIZED = 0x100b };
-enum { HIP_ROCM_6 = 60000000 }; /* hipRuntimeGetVersion: major * 10^7 + minor * 10^5 + patch */
+enum { HIP_ROCM_6 = 60000000, HIP_ROCM_7 = 70000000 }; /* hipRuntimeGetVersion: major * 10^7 + minor * 10^5 + patch */
 
 /* What is hooked. Programs that are linked ask for versions of these (hip_4.2, hip_6.1, ROCR_1); ours have none, and answer all. */
 #define HIP_HOOKED(X)          \
     X(hipHostRegister)         \
     X(hipHostUnregister)       \
     X(hipHostGetDevicePointer) \
-    X(hipGetProcAddress)
+    X(hipGetProcAddress)       \
+    X(hipLaunchKernel)         \
+    X(hipExtLaunchKernel)      \
+    X(hipModuleLaunchKernel)   \
+    X(hipModuleUnload)
 #define HSA_HOOKED(X)               \
     X(hsa_amd_memory_lock)          \
     X(hsa_amd_memory_lock_to_pool)  \
@@ -37,9 +41,28 @@ enum { HIP_ROCM_6 = 60000000 }; /* hipRuntimeGetVersion: major * 10^7 + minor * 
     X(hipStreamSynchronize)               \
     X(hipMemcpyDtoHAsync)                 \
     X(hipThreadExchangeStreamCaptureMode)
+/* What is called where it is there. */
+#define HIP_OPTIONAL(X)      \
+    X(hipDeviceGetUuid)      \
+    X(hipDeviceGetPCIBusId)  \
+    X(hipKernelNameRef)      \
+    X(hipKernelNameRefByPtr) \
+    X(hipStreamIsCapturing)
 
 /* hsa_agent_t and hsa_amd_memory_pool_t are structures of one 64-bit number, which are passed as numbers are. */
 struct hsa_agent;
+struct hip_dim {
+    uint32_t x, y, z;
+};
+int hipLaunchKernel(const void *f, struct hip_dim grid, struct hip_dim block, void **arguments, size_t shared, void *stream);
+int hipExtLaunchKernel(const void *f, struct hip_dim grid, struct hip_dim block, void **arguments, size_t shared, void *stream, void *start, void *stop, int flags);
+int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **arguments, void **extra);
+int hipModuleUnload(void *module);
+int hipDeviceGetUuid(uint8_t *uuid, int device);
+int hipDeviceGetPCIBusId(char *name, int size, int device);
+const char *hipKernelNameRef(const void *f);
+const char *hipKernelNameRefByPtr(const void *f, void *stream);
+int hipStreamIsCapturing(void *stream, int *state);
 int hipHostRegister(void *p, size_t size, unsigned flags);
 int hipHostUnregister(void *p);
 int hipHostGetDevicePointer(void **device, void *p, unsigned flags);
@@ -62,13 +85,16 @@ int hipThreadExchangeStreamCaptureMode(int *mode);
 
 struct hip_real {
 #define X(name) __typeof__(name) *name;
-    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X)
+    HIP_HOOKED(X) HSA_HOOKED(X) HIP_CALLED(X) HIP_OPTIONAL(X)
 #undef X
 };
 extern struct hip_real hip_real;
 void hip_find(void);
 /* The runtime's function, or NULL. */
 #define HIP(name) (st_likely(!!__atomic_load_n(&hip_real.name, __ATOMIC_RELAXED)) ? hip_real.name : (hip_find(), hip_real.name))
+
+/* HIP locks memory by calling HSA: what it does there, for the program or for us, is its own business. Raised around such calls. */
+extern __thread unsigned hip_inside __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* hip_devmem.c. Two rows of the same functions: what is locked by HSA is no business of hipHostUnregister's, nor the other way. */
 extern const struct devmem devmem_hip, devmem_hsa;

@@ -10,6 +10,7 @@ struct place {
 
 static void enter(struct place *p, void *context)
 {
+    hip_inside++;
     p->device = 0;
     p->mode = RELAXED;
     p->error = hip_real.hipPeekAtLastError();
@@ -27,14 +28,21 @@ static void leave(const struct place *p, void *context)
     hip_real.hipThreadExchangeStreamCaptureMode(&mode);
     if (p->error == HIP_SUCCESS && hip_real.hipPeekAtLastError() != HIP_SUCCESS)
         (void)hip_real.hipGetLastError(); /* a refusal of ours, which the program must not find */
+    hip_inside--;
 }
 
+/* Before ROCm 7 any call of ours replaces an error that the program has not asked for yet. */
 static bool ready(void)
 {
-    int version = 0;
+    static int known;
+    int version = __atomic_load_n(&known, __ATOMIC_RELAXED);
 #define X(name) HIP(name) &&
-    return HIP_CALLED(X) HIP(hipHostRegister) && HIP(hipHostGetDevicePointer) && HIP(hipHostUnregister) && hip_real.hipRuntimeGetVersion(&version) == HIP_SUCCESS && version >= HIP_ROCM_6;
+    bool all = HIP_CALLED(X) HIP(hipHostRegister) && HIP(hipHostGetDevicePointer) && HIP(hipHostUnregister);
 #undef X
+    bool clear = all && hip_real.hipPeekAtLastError() == HIP_SUCCESS;
+    if (clear && !version && hip_real.hipRuntimeGetVersion(&version) == HIP_SUCCESS)
+        __atomic_store_n(&known, version, __ATOMIC_RELAXED);
+    return all && version >= HIP_ROCM_6 && (clear || version >= HIP_ROCM_7);
 }
 
 static bool context_of(uint64_t address, void **context)

@@ -1,37 +1,79 @@
-/* Whose memory an address is, by the CUDA driver that the process has loaded, if it has one. It is never loaded from here. */
+/* Whose memory an address is, by the CUDA or HIP driver that the process has loaded, if it has one. It is never loaded from here. */
 #define _GNU_SOURCE
 #include "mlx5dv.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* cuda.h of CUDA 13; unchanged since 4.0, the identifier's function since 9.2. */
-enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, ATTRIBUTE_DEVICE_ORDINAL = 9, MEMORY_OF_DEVICE = 2 };
-static int (*attribute)(void *out, int attribute, uint64_t p);
-static int (*device_get)(int *device, int ordinal);
-static int (*device_uuid)(uint8_t *uuid, int device);
+/* cuda.h of CUDA 13, unchanged since 4.0, and hip_runtime_api.h since ROCm 6: the same numbers and, of these functions, the same arguments. */
+enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, ATTRIBUTE_DEVICE_ORDINAL = 9, MEMORY_OF_DEVICE = 2, ROCM_6 = 60000000 };
+static struct driver {
+    int (*attribute)(void *out, int attribute, uint64_t p);
+    int (*device_get)(int *device, int ordinal);
+    int (*device_uuid)(uint8_t *uuid, int device);
+    /* HIP only */
+    int (*version)(int *version);
+    int (*peek)(void), (*take)(void);
+} cuda, hip;
 
-#define FIND(function, name) \
-    (__atomic_load_n(&(function), __ATOMIC_RELAXED) ? 0 : (__atomic_store_n(&(function), (__typeof__(function))st_next(name, NULL), __ATOMIC_RELEASE), 0))
+static void find(void *to, const char *name)
+{
+    void **function = to;
+    if (!__atomic_load_n(function, __ATOMIC_RELAXED))
+        __atomic_store_n(function, st_next(name, NULL), __ATOMIC_RELEASE);
+}
+
+static bool ask(const struct driver *d, const void *p, struct gpu *out)
+{
+    int ordinal = 0, device;
+    unsigned type = 0;
+    /* an address that the driver does not know is refused */
+    if (!d->attribute || d->attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) || type != MEMORY_OF_DEVICE)
+        return false;
+    if (d->attribute(&ordinal, ATTRIBUTE_DEVICE_ORDINAL, (uintptr_t)p))
+        return true;
+    out->ordinal = (unsigned)ordinal;
+    if (d->device_get && d->device_uuid && !d->device_get(&device, ordinal) && !d->device_uuid(out->uuid, device))
+        out->uuid_size = sizeof out->uuid;
+    return true;
+}
+
+static bool by_cuda(const void *p, struct gpu *out)
+{
+    void *context = NULL;
+    find(&cuda.attribute, "cuPointerGetAttribute");
+    find(&cuda.device_get, "cuDeviceGet");
+    find(&cuda.device_uuid, "cuDeviceGetUuid");
+    if (!ask(&cuda, p, out))
+        return false;
+    if (!cuda.attribute(&context, ATTRIBUTE_CONTEXT, (uintptr_t)p))
+        out->context = (uintptr_t)context;
+    return true;
+}
+
+/* HIP keeps a thread's last error for it to ask: one of the program's is left alone, and none of ours is left there. */
+static bool by_hip(const void *p, struct gpu *out)
+{
+    int version = 0;
+    find(&hip.attribute, "hipPointerGetAttribute");
+    find(&hip.device_get, "hipDeviceGet");
+    find(&hip.device_uuid, "hipDeviceGetUuid");
+    find(&hip.version, "hipRuntimeGetVersion");
+    find(&hip.peek, "hipPeekAtLastError");
+    find(&hip.take, "hipGetLastError");
+    if (!hip.version || !hip.peek || !hip.take || hip.peek() || hip.version(&version) || version < ROCM_6)
+        return false;
+    bool found = ask(&hip, p, out);
+    if (hip.peek())
+        (void)hip.take();
+    return found;
+}
 
 bool gpu_of(const void *p, struct gpu *out)
 {
-    int saved = errno, ordinal = 0, device;
-    unsigned type = 0;
-    void *context = NULL;
+    int saved = errno;
     memset(out, 0, sizeof *out);
-    FIND(attribute, "cuPointerGetAttribute");
-    FIND(device_get, "cuDeviceGet");
-    FIND(device_uuid, "cuDeviceGetUuid");
-    /* an address that CUDA does not know is refused */
-    bool found = attribute && !attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) && type == MEMORY_OF_DEVICE;
-    if (found && !attribute(&context, ATTRIBUTE_CONTEXT, (uintptr_t)p))
-        out->context = (uintptr_t)context;
-    if (found && !attribute(&ordinal, ATTRIBUTE_DEVICE_ORDINAL, (uintptr_t)p)) {
-        out->ordinal = (unsigned)ordinal;
-        if (device_get && device_uuid && !device_get(&device, ordinal) && !device_uuid(out->uuid, device))
-            out->uuid_size = sizeof out->uuid;
-    }
+    bool found = p && (by_cuda(p, out) || by_hip(p, out));
     errno = saved;
     return found;
 }

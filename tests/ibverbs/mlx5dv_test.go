@@ -15,6 +15,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/sigmatrace/sigmatrace/tests/objects"
 )
 
 // linked is the client that is linked with libmlx5, and lookedUp the one that opens it.
@@ -33,18 +34,18 @@ func lookedUp(t *testing.T) string {
 func TestQueuesOfPrograms(t *testing.T) {
 	direct, looked := linked(t), lookedUp(t)
 	for _, how := range []string{"linked", "dlvsym", "dlsym"} {
-		for _, where := range []string{"host", "gpu"} {
+		for _, where := range []string{"host", "gpu", "hip"} {
 			t.Run(how+"/"+where, func(t *testing.T) {
 				r := newRig(t, "aggregate")
-				r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_LIBRARY_PATH="+filepath.Dir(built(t, "softhca/libibverbs.so.1"))+":"+filepath.Dir(built(t, "standin/libcuda.so.1")))
+				r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_LIBRARY_PATH="+filepath.Dir(built(t, "softhca/libibverbs.so.1"))+":"+filepath.Dir(built(t, "standin/libcuda.so.1"))+":"+filepath.Dir(built(t, "hip/libamdhip64.so.6")))
 				args := []string{looked, how}
 				if how == "linked" {
 					args[0] = direct
 				}
-				if where == "gpu" {
-					args = append(args, "gpu")
+				if where != "host" {
+					args = append(args, where)
 				}
-				r.checkQueues(values(t, r.run(args...)), where == "gpu")
+				r.checkQueues(values(t, r.run(args...)), where != "host")
 			})
 		}
 	}
@@ -286,4 +287,25 @@ func TestDevxConnection(t *testing.T) {
 			t.Errorf("queue of 64 blocks: %v", q)
 		}
 	}
+}
+
+// Preloaded without the provider whose objects it records on, which no profile does, it hands every call through.
+func TestMlx5dvWithoutIbverbs(t *testing.T) {
+	r := newRig(t, "full")
+	libs := objects.Apart(filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so")), "mlx5dv")
+	r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_PRELOAD="+strings.Join(libs, ":"))
+	if out := r.run(linked(t), "linked"); !strings.Contains(out, "\ndct ") {
+		t.Errorf("the client says %s", out)
+	}
+	if rec := r.recorded(); rec.files != 0 {
+		t.Errorf("%d captures", rec.files)
+	}
+}
+
+// In objects of their own the two work as in one.
+func TestMlx5dvApart(t *testing.T) {
+	r := newRig(t, "full")
+	libs := objects.Apart(filepath.Dir(built(t, "lib/sigmatrace/libsigmatrace.so")), "mlx5dv", "ibverbs")
+	r.env = append(r.env, "SOFTHCA_DEVX=1", "LD_PRELOAD="+strings.Join(libs, ":"))
+	r.checkQueues(values(t, r.run(linked(t), "linked")), false)
 }

@@ -17,7 +17,7 @@ static struct {
 	_Atomic bool ready;
 } devices[DEVICES];
 
-/* cuda.h's types are all plain here: CUresult is an int, handles are pointers. */
+/* cuda.h's types are all plain here: CUresult is an int, handles are pointers. HIP's are the same, and so are numbers of attributes, kinds of memory (since ROCm 6) and flags. */
 static struct {
 	int (*pointer_attribute)(void *, int, uint64_t);
 	int (*retain)(void **, int);
@@ -30,29 +30,45 @@ static struct {
 	int (*capture_mode)(int *);
 } cuda;
 
+static int (*hip_copy)(uint64_t, uint64_t, size_t, int, void *);
+
+static int copy_by_hip(uint64_t dst, uint64_t src, size_t n, void *stream)
+{
+	enum { WHATEVER_IT_IS = 4 };
+
+	return hip_copy(dst, src, n, WHATEVER_IT_IS, stream);
+}
+
+static const struct name {
+	void *to;
+	const char *cuda, *hip;
+} names[] = {
+	{ &cuda.pointer_attribute, "cuPointerGetAttribute", "hipPointerGetAttribute" },
+	{ &cuda.retain, "cuDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRetain" },
+	{ &cuda.push, "cuCtxPushCurrent_v2", "hipCtxPushCurrent" },
+	{ &cuda.pop, "cuCtxPopCurrent_v2", "hipCtxPopCurrent" },
+	{ &cuda.stream_create, "cuStreamCreateWithPriority", "hipStreamCreateWithPriority" },
+	{ &cuda.copy, "cuMemcpyAsync", NULL },
+	{ &hip_copy, NULL, "hipMemcpyAsync" },
+	{ &cuda.synchronize, "cuStreamSynchronize", "hipStreamSynchronize" },
+	{ &cuda.host_register, "cuMemHostRegister_v2", "hipHostRegister" },
+	{ &cuda.capture_mode, "cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode" },
+};
+
 /* Only a driver that is loaded already: loading one would start a GPU for programs that have none. */
 bool gpu_driver(void)
 {
 	static _Atomic int state; /* 1: there, -1: there and not usable */
-	static const struct {
-		void *to;
-		const char *name;
-	} names[] = {
-		{ &cuda.pointer_attribute, "cuPointerGetAttribute" },
-		{ &cuda.retain, "cuDevicePrimaryCtxRetain" },
-		{ &cuda.push, "cuCtxPushCurrent_v2" },
-		{ &cuda.pop, "cuCtxPopCurrent_v2" },
-		{ &cuda.stream_create, "cuStreamCreateWithPriority" },
-		{ &cuda.copy, "cuMemcpyAsync" },
-		{ &cuda.synchronize, "cuStreamSynchronize" },
-		{ &cuda.host_register, "cuMemHostRegister_v2" },
-		{ &cuda.capture_mode, "cuThreadExchangeStreamCaptureMode" },
-	};
+	bool hip = false;
 	void *h;
 
 	if (atomic_load(&state))
 		return atomic_load(&state) > 0;
 	h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!h) {
+		h = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_NOLOAD);
+		hip = h;
+	}
 	if (!h)
 		return false;
 	pthread_mutex_lock(&mu);
@@ -60,14 +76,17 @@ bool gpu_driver(void)
 		int found = 1;
 
 		for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-			void *f = dlsym(h, names[i].name);
+			const char *name = hip ? names[i].hip : names[i].cuda;
+			void *f = name ? dlsym(h, name) : NULL;
 
-			if (!f) {
-				hca_log("the CUDA driver has no %s: memory of GPUs is not reached", names[i].name);
+			if (name && !f) {
+				hca_log("the GPU's driver has no %s: memory of GPUs is not reached", name);
 				found = -1;
 			}
 			*(void **)names[i].to = f;
 		}
+		if (hip)
+			cuda.copy = copy_by_hip;
 		atomic_store(&state, found);
 	}
 	pthread_mutex_unlock(&mu);

@@ -1,6 +1,6 @@
-/* Makes what a GPU's queues are made of, and says its numbers. mlx5dv linked [gpu] | dlvsym [gpu] | dlsym [gpu] | resolve.
+/* Makes what a GPU's queues are made of, and says its numbers. mlx5dv linked|dlvsym|dlsym [gpu|hip], or resolve.
  *
- * Built with LINKED it is linked with libmlx5, as NVSHMEM is; else it opens it and looks its functions up, as NCCL does. gpu: the memory is a GPU's. */
+ * Built with LINKED it is linked with libmlx5, as NVSHMEM is; else it opens it and looks its functions up, as NCCL does. gpu, hip: the memory is a GPU's. */
 #define _GNU_SOURCE
 #include <infiniband/mlx5dv.h>
 
@@ -73,6 +73,16 @@ static void resolve(void)
     }
 }
 
+static void *hip_memory(size_t n)
+{
+    void *h = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_LOCAL), *p = NULL;
+#define HIP(name, ...) CHECK(!((int (*)())dlsym(h, #name))(__VA_ARGS__))
+    CHECK(h);
+    HIP(hipSetDevice, 1);
+    HIP(hipMalloc, &p, n);
+    return p;
+}
+
 static void *gpu_memory(size_t n)
 {
     void *h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
@@ -121,7 +131,7 @@ int main(int argc, char **argv)
     struct mlx5dv_obj obj = {.pd = {pd, &number_of_pd}};
     CHECK(pd && !call.mlx5dv_init_obj(&obj, MLX5DV_OBJ_PD));
 
-    void *ring = argc > 2 ? gpu_memory(SIZE) : memory;
+    void *ring = argc > 2 ? !strcmp(argv[2], "hip") ? hip_memory(SIZE) : gpu_memory(SIZE) : memory;
     struct mlx5dv_devx_uar *uar = call.mlx5dv_devx_alloc_uar(c, MLX5DV_UAR_ALLOC_TYPE_NC);
     struct mlx5dv_devx_umem *rings = call.mlx5dv_devx_umem_reg(c, ring, SIZE, IBV_ACCESS_LOCAL_WRITE);
     struct mlx5dv_devx_umem_in m = {.addr = memory, .size = 4096, .access = IBV_ACCESS_LOCAL_WRITE};
