@@ -1,6 +1,6 @@
 // Breadth-first search, level by level, in one kernel for each search: frontiers, the exchange of what was found for others and the barriers of a level are all inside it.
-// usage: bfs FILE SCALE SEARCHES [QUEUES], the environment as ranks.sh makes it. A vertex belongs to processing element v % their number. With QUEUES the n-th search sends
-// from the blocks b with b % QUEUES == n % QUEUES alone: NVSHMEM takes the queue by the block's number.
+// usage: bfs FILE SCALE SEARCHES [QUEUES], the environment as ranks.sh makes it. A vertex belongs to processing element v % their number. With QUEUES each root is searched from
+// as often, the n-th search sending from the blocks b with b % QUEUES == n % QUEUES alone: NVSHMEM takes the queue by the number of the block.
 #include "nvshmem_job.h"
 
 #include "graph.h"
@@ -197,7 +197,7 @@ int main(int argc, char **argv)
 	unsigned long long reached = 0, levels = 0;
 	long wrong = 0;
 	for (unsigned n = 0; n < searches; n++) {
-		unsigned from = root(whole, n);
+		unsigned from = root(whole, n / queues);
 		int every = queues, which = n % queues, me_ = me, pes_ = pes;
 		void *arguments[] = {&s, &from, &me_, &pes_, &every, &which};
 		unsigned long long times[2];
