@@ -70,9 +70,9 @@ def put():
         for mode in ("full", "simple", "aggregate"):
             queues, run, pages = job("put", "3", str(rounds), str(times), variables=variables, mode=mode, choose=LETTERS)
             by = {way: queues[i] for i, way in enumerate(QUEUES)}
-            letter_of = {p["address"]: p["letter"] for p in pages}
-            for way, q in by.items():  # a queue without the recorder rings the register itself
-                if (letter_of.get(q["bell"]) == "n") != (way == "without"):
+            registers = {(p["pid"], p["address"]): p["letter"] for p in pages}
+            for way, q in by.items():  # the others ring a page of the recorder's
+                if registers.get((q["pid"], q["bell"])) != ("n" if way == "without" else None):
                     raise SystemExit(f"queue {q['queue']} ({way}) rings at {q['bell']:#x}; pages: {pages}")
             writes, lost = recorded(run)
             if lost or not by["record"]["puts"] <= writes < 2 * by["record"]["puts"]:

@@ -68,7 +68,7 @@ int main(int argc, char **argv)
 		std::vector<double> &v = all[q];
 
 		std::sort(v.begin(), v.end());
-		printf("{\"name\":\"put and quiet\",\"queue\":%d,\"bell\":%llu,\"puts\":%zu,\"median\":%.3f,\"p99\":%.3f,\"rounds\":[", q, page[q], v.size() + (size_t)warm * times, v[v.size() / 2],
+		printf("{\"name\":\"put and quiet\",\"queue\":%d,\"pid\":%d,\"bell\":%llu,\"puts\":%zu,\"median\":%.3f,\"p99\":%.3f,\"rounds\":[", q, (int)getpid(), page[q], v.size() + (size_t)warm * times, v[v.size() / 2],
 			v[v.size() * 99 / 100]);
 		for (size_t i = 0; i < medians[q].size(); i++)
 			printf("%s%.3f", i ? "," : "", medians[q][i]);

@@ -4,6 +4,7 @@
  *   n  not: page and queue are the adapter's, and the recorder never hears of them
  *   f  forward: the recorder has the page, but not its queue, so it passes doorbells on and can read no elements
  *   r  record
+ * Those pages count that are taken with the flags CHOOSE_FLAGS, without it dedicated ones, as NVSHMEM has for its queues of requests.
  * CHOOSE_LOG.PID gets each page's letter and address.
  */
 #include "../../softhca/devx.h"
@@ -49,19 +50,19 @@ static void note(const struct mlx5dv_devx_uar *uar)
 	f = fopen(path, "a");
 	if (!f)
 		return;
-	fprintf(f, "{\"page\":%u,\"letter\":\"%c\",\"address\":%lu}\n", pages - 1, letter, (unsigned long)uar->reg_addr);
+	fprintf(f, "{\"pid\":%d,\"page\":%u,\"letter\":\"%c\",\"address\":%lu}\n", (int)getpid(), pages - 1, letter, (unsigned long)uar->reg_addr);
 	fclose(f);
 }
 
 struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *context, uint32_t flags)
 {
 	struct mlx5dv_devx_uar *(*next)(struct ibv_context *, uint32_t) = (struct mlx5dv_devx_uar * (*)(struct ibv_context *, uint32_t)) dlsym(RTLD_NEXT, "mlx5dv_devx_alloc_uar");
-	const char *letters = getenv("CHOOSE");
+	const char *letters = getenv("CHOOSE"), *which = getenv("CHOOSE_FLAGS");
 	struct mlx5dv_devx_uar *uar;
 
 	if (!next)
 		next = adapter()->alloc_uar;
-	if (flags != DEDICATED || !letters || !*letters)
+	if (flags != (which ? strtoul(which, NULL, 0) : DEDICATED) || !letters || !*letters)
 		return next(context, flags);
 	pthread_mutex_lock(&mu);
 	letter = letters[pages < strlen(letters) ? pages : strlen(letters) - 1];
