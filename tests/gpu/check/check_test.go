@@ -204,6 +204,66 @@ func TestGraph(t *testing.T) {
 	}
 }
 
+// The kernel of bfs.cu, run by processors between three processes, finds the distances, with all blocks and with some of them sending, and counts what it issues: a place in the
+// other's inbox is taken for each chunk that is put there, and chunks fill inboxes without a gap.
+func TestSearch(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "bfs")
+	if out, err := exec.CommandContext(t.Context(), "g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-Iemulated", "-I"+folder(t), "-o", program,
+		"testdata/bfs.cc").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const ranks = 3
+	for _, queues := range []string{"1", "3"} {
+		job := filepath.Join(dir, queues)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), fmt.Sprint(ranks), "120", job+".log", program, job+".id", "9", queues, queues)
+		cmd.Env = append(os.Environ(), "HEAP="+job+".heap", "ISSUED="+job+".issued")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		type of struct {
+			operation, object string
+			peer              int
+		}
+		count, ends, bytes := map[of]uint64{}, map[int]uint64{}, map[int]uint64{}
+		for rank := range ranks {
+			log, err := os.ReadFile(fmt.Sprintf("%s.log.%d", job, rank))
+			if err != nil || strings.Count(string(log), "\nok ") != 4 {
+				t.Fatalf("%v\n%s", err, log)
+			}
+			text, err := os.ReadFile(fmt.Sprintf("%s.issued.%d", job, rank))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var a account
+			if err := json.Unmarshal(text, &a); err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range a.Issued {
+				if i.Peer == rank {
+					t.Errorf("%+v is of rank %d itself", i, rank)
+				}
+				count[of{i.Operation, i.Object, rank*ranks + i.Peer}] += i.Count
+				if i.Object == "inbox" {
+					ends[i.Peer] = max(ends[i.Peer], i.Offset+i.Bytes)
+					bytes[i.Peer] += i.Bytes * i.Count
+				}
+			}
+		}
+		for from := range ranks {
+			for to := range ranks {
+				pair := from*ranks + to
+				if puts := count[of{"write", "inbox", pair}]; from != to && (puts == 0 || puts != count[of{"atomic", "arrived", pair}]) {
+					t.Errorf("%d puts from %d to %d, %d places taken", puts, from, to, count[of{"atomic", "arrived", pair}])
+				}
+			}
+			if searches := uint64(queues[0] - '0'); ends[from] == 0 || bytes[from] != searches*ends[from] {
+				t.Errorf("%d bytes into the inbox of %d, which ends at %d in each of %d searches", bytes[from], from, ends[from], searches)
+			}
+		}
+	}
+}
+
 // Where there is no GPU the scripts say so and exit with 2; their syntax is right.
 func TestNoGPU(t *testing.T) {
 	bin := t.TempDir()
