@@ -219,7 +219,8 @@ func TestSearch(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), fmt.Sprint(ranks), "120", job+".log", program, job+".id", "9", queues, queues)
 		cmd.Env = append(os.Environ(), "HEAP="+job+".heap", "ISSUED="+job+".issued")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
+			log, _ := os.ReadFile(job + ".log.0")
+			t.Fatalf("%v\n%s%s", err, out, log)
 		}
 		type of struct {
 			operation, object string
