@@ -47,7 +47,10 @@ one() {
 		echo "ok $name-seen ($(tail -n 1 "$results/$name.seen"))"
 	else
 		echo "FAIL $name-seen: $(head -n 5 "$results/$name.seen" | tr '\n' ';')"
+		cp -r "$work/run-$name/capture" "$results/$name.capture"
 	fi
+	"$RECORDER/bin/sigmatrace" info --json "$work/run-$name" >"$results/$name.info"
+	[[ $name != bfs*-full ]] || cp "$work/run-$name/trace.pftrace" "$results/$name.pftrace"
 }
 
 # What checks a run: layer verbs with the adapter's counts, all of it with them, and with the kernels' own counts as well.

@@ -143,6 +143,7 @@ func TestIssuedFinds(t *testing.T) {
 		{"missing: 1000", func(i *issued) { i.Bytes /= 2 }},
 		{"missing: 1000", func(i *issued) { i.Offset += 8 }},
 		{"missing: 1000", func(i *issued) { i.Operation = "read" }},
+		{"write from 0 to 0: count: the kernels counted 1001, the matrix has 1000", func(i *issued) { i.Count++ }},
 	} {
 		a := counts(at)
 		c.bad(&a.Issued[0])
