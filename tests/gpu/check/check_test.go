@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,47 +206,85 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// The kernel of bfs.cu, run by processors between three processes, finds the distances, with all blocks and with some of them sending, and counts what it issues: a place in the
-// other's inbox is taken for each chunk that is put there, and chunks fill inboxes without a gap.
-func TestSearch(t *testing.T) {
+// launches are how programs start kernels, each on a line of its own.
+var launches = regexp.MustCompile(`(\w+)<<<(.+), (.+)>>>\((.*)\);`)
+
+// emulated compiles a program for processors (emulated/): kernels are functions there, which threads run.
+func emulated(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder(t), name+".cu"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "bfs")
-	if out, err := exec.CommandContext(t.Context(), "g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-Iemulated", "-I"+folder(t), "-o", program,
-		"testdata/bfs.cc").CombinedOutput(); err != nil {
+	source, program := filepath.Join(dir, name+".cc"), filepath.Join(dir, name)
+	if err := os.WriteFile(source, launches.ReplaceAll(text, []byte("emulated::launch($2, $3, [=] { $1($4); });")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-Iemulated", "-I" + folder(t), "-I" + dir, "-o", program}
+	start := filepath.Join("testdata", "start_"+name+".cc") // of one that is started with an array of arguments
+	if _, err := os.Stat(start); err != nil {
+		start = source
+	}
+	args = append(args, start)
+	if out, err := exec.CommandContext(t.Context(), "g++", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	const ranks = 3
-	for _, queues := range []string{"1", "3"} {
-		job := filepath.Join(dir, queues)
-		cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), fmt.Sprint(ranks), "120", job+".log", program, job+".id", "9", queues, queues)
-		cmd.Env = append(os.Environ(), "HEAP="+job+".heap", "ISSUED="+job+".issued")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			log, _ := os.ReadFile(job + ".log.0")
-			t.Fatalf("%v\n%s%s", err, out, log)
+	return program
+}
+
+// job runs a program as so many ranks, and returns what each printed, and each one's account of what its kernels issued.
+func job(t *testing.T, ranks int, program string, args ...string) (logs []string, accounts []account) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "job")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), append([]string{fmt.Sprint(ranks), "120", path + ".log", program, path + ".id"}, args...)...)
+	cmd.Env = append(os.Environ(), "HEAP="+path+".heap", "ISSUED="+path+".issued")
+	out, failed := cmd.CombinedOutput()
+	for rank := range ranks {
+		log, err := os.ReadFile(fmt.Sprintf("%s.log.%d", path, rank))
+		if err != nil {
+			t.Fatal(err)
 		}
+		logs = append(logs, string(log))
+	}
+	if failed != nil {
+		t.Fatalf("%v\n%s%s", failed, out, logs)
+	}
+	for rank := range ranks {
+		text, err := os.ReadFile(fmt.Sprintf("%s.issued.%d", path, rank))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		var a account
+		if err := json.Unmarshal(text, &a); err != nil || a.Rank != rank {
+			t.Fatalf("account of rank %d: %v\n%s", rank, err, text)
+		}
+		accounts = append(accounts, a)
+	}
+	return logs, accounts
+}
+
+// The kernel of bfs.cu, between three processes, finds the distances, with all blocks and with some of them sending, and counts what it issues: a place in the other's inbox is
+// taken for each chunk that is put there, and chunks fill inboxes without a gap.
+func TestSearch(t *testing.T) {
+	program := emulated(t, "bfs")
+	const ranks = 3
+	for _, queues := range []uint64{1, 3} {
+		logs, accounts := job(t, ranks, program, "9", fmt.Sprint(queues), fmt.Sprint(queues))
 		type of struct {
 			operation, object string
-			peer              int
+			from, to          int
 		}
 		count, ends, bytes := map[of]uint64{}, map[int]uint64{}, map[int]uint64{}
-		for rank := range ranks {
-			log, err := os.ReadFile(fmt.Sprintf("%s.log.%d", job, rank))
-			if err != nil || strings.Count(string(log), "\nok ") != 4 {
-				t.Fatalf("%v\n%s", err, log)
-			}
-			text, err := os.ReadFile(fmt.Sprintf("%s.issued.%d", job, rank))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var a account
-			if err := json.Unmarshal(text, &a); err != nil {
-				t.Fatal(err)
+		if len(accounts) != ranks {
+			t.Fatalf("%d accounts", len(accounts))
+		}
+		for rank, a := range accounts {
+			if strings.Count(logs[rank], "\nok ") != 4 || strings.Count(logs[rank], `{"name":"search"`) != int(queues) {
+				t.Errorf("rank %d:\n%s", rank, logs[rank])
 			}
 			for _, i := range a.Issued {
-				if i.Peer == rank {
-					t.Errorf("%+v is of rank %d itself", i, rank)
-				}
-				count[of{i.Operation, i.Object, rank*ranks + i.Peer}] += i.Count
+				count[of{i.Operation, i.Object, rank, i.Peer}] += i.Count
 				if i.Object == "inbox" {
 					ends[i.Peer] = max(ends[i.Peer], i.Offset+i.Bytes)
 					bytes[i.Peer] += i.Bytes * i.Count
@@ -254,14 +293,49 @@ func TestSearch(t *testing.T) {
 		}
 		for from := range ranks {
 			for to := range ranks {
-				pair := from*ranks + to
-				if puts := count[of{"write", "inbox", pair}]; from != to && (puts == 0 || puts != count[of{"atomic", "arrived", pair}]) {
-					t.Errorf("%d puts from %d to %d, %d places taken", puts, from, to, count[of{"atomic", "arrived", pair}])
+				puts, places := count[of{"write", "inbox", from, to}], count[of{"atomic", "arrived", from, to}]
+				if puts != places || (puts == 0) != (from == to) {
+					t.Errorf("%d puts from %d to %d, %d places taken", puts, from, to, places)
 				}
 			}
-			if searches := uint64(queues[0] - '0'); ends[from] == 0 || bytes[from] != searches*ends[from] {
-				t.Errorf("%d bytes into the inbox of %d, which ends at %d in each of %d searches", bytes[from], from, ends[from], searches)
+			if ends[from] == 0 || bytes[from] != queues*ends[from] {
+				t.Errorf("%d bytes into the inbox of %d, which ends at %d in each of %d searches", bytes[from], from, ends[from], queues)
 			}
+		}
+	}
+}
+
+// nvshmem.cu between two processes: its checks hold, and its kernels count what they issue.
+func TestNVSHMEM(t *testing.T) {
+	logs, accounts := job(t, 2, emulated(t, "nvshmem"))
+	// store, puts of five sizes, one with a signal, a warp's stores at a time, ten puts of 8 MB, stores each waited for, ping-pong
+	want := []map[string]uint64{{"write": 1 + 5 + 1 + 512 + 10 + 1000 + 200, "read": 1, "atomic": 1 + 4}, {"write": 1 + 5 + 1 + 512 + 200, "read": 1, "atomic": 1 + 4 + 320}}
+	for rank, a := range accounts {
+		got := map[string]uint64{}
+		for _, i := range a.Issued {
+			got[i.Operation] += i.Count
+			if i.Peer != 1-rank {
+				t.Errorf("rank %d: %+v", rank, i)
+			}
+		}
+		if !maps.Equal(got, want[rank]) {
+			t.Errorf("rank %d issued %v, wants %v", rank, got, want[rank])
+		}
+		if n := strings.Count("\n"+logs[rank], "\nok "); n != 14 || strings.Contains(logs[rank], "FAIL") {
+			t.Errorf("rank %d: %d checks\n%s", rank, n, logs[rank])
+		}
+	}
+	if len(accounts) != 2 {
+		t.Errorf("%d accounts", len(accounts))
+	}
+}
+
+// put.cu between two processes: each queue's puts are measured.
+func TestPut(t *testing.T) {
+	logs, _ := job(t, 2, emulated(t, "put"), "3", "4", "10")
+	for queue := range 3 {
+		if !regexp.MustCompile(fmt.Sprintf(`{"name":"put and quiet","queue":%d,"pid":\d+,"bell":0,"puts":90,"median":[\d.]+,"p99":[\d.]+,"rounds":\[([\d.]+,){3}[\d.]+\]}\n`, queue)).MatchString(logs[0]) {
+			t.Errorf("queue %d:\n%s", queue, logs[0])
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// CUDA for one kernel on processors: a block is a thread, and its threads take turns there wherever they wait for each other. Memory of the GPU is the process's own.
+// CUDA's kernels on processors: a block is a thread, and its threads take turns there wherever they wait for each other. Memory of the GPU is the process's own, and who starts a
+// kernel waits for it.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <thread>
 #include <ucontext.h>
 #include <unistd.h>
@@ -49,12 +51,11 @@ inline thread_local block *here;
 inline thread_local dim3 thread_index, block_index;
 inline dim3 block_size, grid_size;
 inline waiting grid;
-inline void (*kernel)(void **);
-inline void **arguments;
+inline std::function<void()> kernel;
 
 inline void enter()
 {
-	kernel(arguments);
+	kernel();
 	here->ended[here->current] = true;
 	swapcontext(&here->threads[here->current], &here->back);
 }
@@ -109,6 +110,19 @@ inline void run_block(unsigned index)
 			}
 	}
 }
+
+inline void launch(dim3 blocks, dim3 threads, std::function<void()> k)
+{
+	std::vector<std::thread> all;
+
+	grid_size = blocks;
+	block_size = threads;
+	kernel = k;
+	for (unsigned i = 0; i < blocks.x; i++)
+		all.emplace_back(run_block, i);
+	for (std::thread &t : all)
+		t.join();
+}
 }
 
 #define threadIdx emulated::thread_index
@@ -117,6 +131,7 @@ inline void run_block(unsigned index)
 #define gridDim emulated::grid_size
 
 inline void __syncthreads() { emulated::sync_block(); }
+inline void __syncwarp() {}
 
 template <typename T> T atomicAdd(T *p, T n) { return __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST); }
 template <typename T> T atomicOr(T *p, T n) { return __atomic_fetch_or(p, n, __ATOMIC_SEQ_CST); }
@@ -151,19 +166,11 @@ inline cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKi
 template <typename T> cudaError_t cudaMemcpyToSymbol(T &to, const void *from, size_t n) { return memcpy(&to, from, n), cudaSuccess; }
 template <typename T> cudaError_t cudaMemcpyFromSymbol(void *to, const T &from, size_t n) { return memcpy(to, &from, n), cudaSuccess; }
 
-void run_kernel(void **arguments); // of the program that includes this
+void run_kernel(void **arguments) __attribute__((weak)); // of a program that starts one with an array of arguments
 
+// Fewer blocks and threads than asked for, to be quick.
 inline cudaError_t cudaLaunchCooperativeKernel(const void *, dim3 blocks, dim3 threads, void **arguments, size_t, cudaStream_t)
 {
-	std::vector<std::thread> all;
-
-	emulated::grid_size = dim3(std::min(blocks.x, 6u)); // fewer of both than asked for, to be quick
-	emulated::block_size = dim3(std::min(threads.x, 64u));
-	emulated::kernel = run_kernel;
-	emulated::arguments = arguments;
-	for (unsigned i = 0; i < emulated::grid_size.x; i++)
-		all.emplace_back(emulated::run_block, i);
-	for (std::thread &t : all)
-		t.join();
+	emulated::launch(std::min(blocks.x, 6u), std::min(threads.x, 64u), [=] { run_kernel(arguments); });
 	return cudaSuccess;
 }

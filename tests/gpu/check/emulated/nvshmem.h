@@ -1,9 +1,9 @@
-// What bfs.cu needs of NVSHMEM, between processes that share a file ($HEAP) with each one's symmetric memory. Puts that are not waited for are done at the barrier, not before.
+// What the programs need of NVSHMEM, between processes that share a file ($HEAP) with each one's symmetric memory. A block's puts that are not waited for are done when they are, not before.
 #pragma once
 
 #include <cuda_runtime.h>
+#include <cstdint>
 #include <fcntl.h>
-#include <memory>
 #include <mutex>
 #include <sys/mman.h>
 
@@ -23,16 +23,38 @@ inline std::mutex mu;
 
 inline char *at(const void *mine, int of) { return (char *)mine - pe * HEAP + of * HEAP; }
 
+inline void quiet()
+{
+	std::lock_guard<std::mutex> lock(mu);
+
+	for (const late &l : puts)
+		memcpy(l.to, l.from, l.bytes);
+	puts.clear();
+}
+
 inline void barrier()
 {
-	{
+	quiet();
+	reinterpret_cast<waiting *>(heaps)->wait(pes);
+}
+
+template <typename T> void put_block(T *to, const T *from, size_t n, int pe)
+{
+	sync_block();
+	if (thread_index.x == 0) {
 		std::lock_guard<std::mutex> lock(mu);
 
-		for (const late &l : puts)
-			memcpy(l.to, l.from, l.bytes);
-		puts.clear();
+		puts.push_back({at(to, pe), from, n * sizeof *to});
 	}
-	reinterpret_cast<waiting *>(heaps)->wait(pes);
+	sync_block();
+}
+
+template <typename T> T &of(T *p, int pe) { return *reinterpret_cast<T *>(at(p, pe)); }
+
+template <typename T> void wait_until(T *p, T value)
+{
+	while (__atomic_load_n(p, __ATOMIC_SEQ_CST) < value)
+		usleep(20);
 }
 }
 
@@ -80,22 +102,37 @@ inline void nvshmemx_barrier_all_block()
 		emulated::barrier();
 	emulated::sync_block();
 }
-inline unsigned nvshmem_uint_atomic_fetch_add(unsigned *p, unsigned n, int pe) { return __atomic_fetch_add((unsigned *)emulated::at(p, pe), n, __ATOMIC_SEQ_CST); }
-inline void nvshmem_ulonglong_p(unsigned long long *p, unsigned long long value, int pe)
-{
-	std::lock_guard<std::mutex> lock(emulated::mu);
-	static std::vector<std::unique_ptr<unsigned long long>> values;
+inline void nvshmem_quiet() { emulated::quiet(); }
 
-	values.emplace_back(new unsigned long long(value));
-	emulated::puts.push_back({emulated::at(p, pe), values.back().get(), sizeof value});
+#define EMULATED_P(name, type)                                                                                        \
+	inline void nvshmem_##name##_p(type *p, type value, int pe) { __atomic_store_n(&emulated::of(p, pe), value, __ATOMIC_SEQ_CST); }
+EMULATED_P(int, int)
+EMULATED_P(uint64, uint64_t)
+EMULATED_P(ulonglong, unsigned long long)
+
+inline unsigned nvshmem_uint_atomic_fetch_add(unsigned *p, unsigned n, int pe) { return __atomic_fetch_add(&emulated::of(p, pe), n, __ATOMIC_SEQ_CST); }
+inline unsigned long nvshmem_ulong_atomic_fetch_add(unsigned long *p, unsigned long n, int pe) { return __atomic_fetch_add(&emulated::of(p, pe), n, __ATOMIC_SEQ_CST); }
+inline void nvshmem_ulong_atomic_add(unsigned long *p, unsigned long n, int pe) { nvshmem_ulong_atomic_fetch_add(p, n, pe); }
+inline unsigned nvshmem_uint_atomic_compare_swap(unsigned *p, unsigned old, unsigned now, int pe) { return atomicCAS(&emulated::of(p, pe), old, now); }
+
+inline void nvshmemx_uint32_put_nbi_block(unsigned *to, const unsigned *from, size_t n, int pe) { emulated::put_block(to, from, n, pe); }
+inline void nvshmemx_double_put_nbi_block(double *to, const double *from, size_t n, int pe) { emulated::put_block(to, from, n, pe); }
+inline void nvshmemx_double_get_block(double *to, const double *from, size_t n, int pe)
+{
+	if (threadIdx.x == 0)
+		memcpy(to, emulated::at(from, pe), n * sizeof *to);
+	emulated::sync_block();
 }
-inline void nvshmemx_uint32_put_nbi_block(unsigned *to, const unsigned *from, size_t n, int pe)
+
+enum { NVSHMEM_SIGNAL_SET, NVSHMEM_CMP_GE };
+inline void nvshmemx_double_put_signal_nbi_block(double *to, const double *from, size_t n, uint64_t *signal, uint64_t value, int, int pe)
 {
 	emulated::sync_block();
 	if (threadIdx.x == 0) {
-		std::lock_guard<std::mutex> lock(emulated::mu);
-
-		emulated::puts.push_back({emulated::at(to, pe), from, n * sizeof *to});
+		memcpy(emulated::at(to, pe), from, n * sizeof *to);
+		__atomic_store_n(&emulated::of(signal, pe), value, __ATOMIC_SEQ_CST);
 	}
 	emulated::sync_block();
 }
+inline void nvshmem_signal_wait_until(uint64_t *p, int, uint64_t value) { emulated::wait_until(p, value); }
+inline void nvshmem_uint64_wait_until(uint64_t *p, int, uint64_t value) { emulated::wait_until(p, value); }

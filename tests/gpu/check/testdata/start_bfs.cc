@@ -1,5 +1,5 @@
-// bfs.cu, run by processors.
-#include "../../bfs.cu"
+// bfs.cu, with what starts its kernel.
+#include "bfs.cc"
 
 void run_kernel(void **a)
 {
