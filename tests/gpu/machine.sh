@@ -21,8 +21,7 @@ machine() {
 	[ -z "${RECORDER:-}" ] || RECORDER=$(cd "$RECORDER" && pwd)
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
-	providers=ibverbs,cuda
-	[ ! -e "${RECORDER:-}/lib/sigmatrace/provider-mlx5dv.so" ] || providers=ibverbs,mlx5dv,cuda
+	providers=ibverbs,mlx5dv,cuda
 	export NVSHMEM=$packages/nvshmem NCCL=$packages/nccl
 	export LD_LIBRARY_PATH=$NVSHMEM/lib:$NCCL/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 	# Multicast over NVLink is off: it can put GPUs that others share out of service.

@@ -36,7 +36,7 @@ func record(t *testing.T, mode string, env ...string) (run, stats string) {
 	t.Helper()
 	dir := t.TempDir()
 	run, stats = filepath.Join(dir, "run"), filepath.Join(dir, "stats")
-	args := []string{"launch", "-p", mode, "--set", "providers=ibverbs,cuda", "-o", run, "--", "sh", "-c", `export LD_PRELOAD="${BEFORE:+$BEFORE:}$LD_PRELOAD"; exec "$@"`, "sh",
+	args := []string{"launch", "-p", mode, "--set", "providers=ibverbs,mlx5dv,cuda", "-o", run, "--", "sh", "-c", `export LD_PRELOAD="${BEFORE:+$BEFORE:}$LD_PRELOAD"; exec "$@"`, "sh",
 		needs.Built(t, "softhca/gpu_check"), "one_by_one"}
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), args...)
 	cmd.Env = append(os.Environ(), "RANK=0", "WORLD_SIZE=1", "SOFTHCA_DEVX=1", "SOFTHCA_SHM="+filepath.Join(dir, "hca"), "SOFTHCA_STATS="+stats,
