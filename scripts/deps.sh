@@ -12,7 +12,7 @@ die() { echo "sigmatrace: error: $*" >&2; exit 1; }
 # tests/clock, which are unpacked and never installed: they would steer this machine's clock.
 BUILD="gcc libc6-dev make git ca-certificates libucx-dev libibverbs-dev librdmacm-dev libfabric-dev libslurm-dev"
 DEMO="openmpi-bin libopenmpi-dev ucx-utils perftest ibverbs-utils ibverbs-providers rdmacm-utils"
-TEST="$DEMO zstd libfabric-bin mpich gcc binutils procps iproute2 valgrind xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user btrfs-progs e2fsprogs libmpich-dev slurm-wlm munge libpmix2 musl-tools libjemalloc2 heaptrack python3 python3-pyverbs python3-torch man-db lintian strace libcap2 libseccomp2 libgnutls30 libnettle8 libedit2 libssl3 libbsd0 clang libclang-rt-14-dev"
+TEST="$DEMO zstd libfabric-bin mpich gcc g++ binutils procps iproute2 valgrind xz-utils gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user btrfs-progs e2fsprogs libmpich-dev slurm-wlm munge libpmix2 musl-tools libjemalloc2 heaptrack python3 python3-pyverbs python3-torch man-db lintian strace libcap2 libseccomp2 libgnutls30 libnettle8 libedit2 libssl3 libbsd0 clang libclang-rt-14-dev"
 SLURM="slurm-wlm munge libpmix2 openmpi-bin ucx-utils iproute2 util-linux mount procps slurmrestd curl"
 DEB="dpkg-dev binutils"
 FRESH="mmdebstrap util-linux"

@@ -1,14 +1,15 @@
 // NVSHMEM from inside kernels, two or more processing elements: every operation with its result checked, and what it took.
 // usage: nvshmem FILE, the environment as ranks.sh makes it; FILE is where the first rank leaves the job's id
-#include "program.h"
-#include <nvshmem.h>
-#include <nvshmemx.h>
+#include "nvshmem_job.h"
+
+#include "issued.h"
 
 static const size_t COUNT = 1 << 20; // of doubles in each buffer
 static const int THREADS = 256;
 
 __global__ void store(int *to, int value, int peer)
 {
+	issued(WRITE, peer, to, sizeof *to);
 	nvshmem_int_p(to, value, peer);
 	nvshmem_quiet();
 }
@@ -16,6 +17,8 @@ __global__ void store(int *to, int value, int peer)
 __global__ void put(double *to, const double *from, size_t n, int peer, int times)
 {
 	for (int i = 0; i < times; i++) {
+		if (threadIdx.x == 0)
+			issued(WRITE, peer, to, n * sizeof *to);
 		nvshmemx_double_put_nbi_block(to, from, n, peer);
 		if (threadIdx.x == 0)
 			nvshmem_quiet();
@@ -25,11 +28,17 @@ __global__ void put(double *to, const double *from, size_t n, int peer, int time
 
 __global__ void get(double *to, const double *from, size_t n, int peer)
 {
+	if (threadIdx.x == 0)
+		issued(READ, peer, from, n * sizeof *from);
 	nvshmemx_double_get_block(to, from, n, peer);
 }
 
 __global__ void put_signal(double *to, const double *from, size_t n, uint64_t *signal, int me, int next)
 {
+	if (threadIdx.x == 0) {
+		issued(WRITE, next, to, n * sizeof *to);
+		issued(ATOMIC, next, signal, sizeof *signal);
+	}
 	nvshmemx_double_put_signal_nbi_block(to, from, n, signal, 1000 + me, NVSHMEM_SIGNAL_SET, next);
 	if (threadIdx.x == 0) {
 		nvshmem_signal_wait_until(signal, NVSHMEM_CMP_GE, 1000);
@@ -50,6 +59,10 @@ struct olds {
 
 __global__ void atomics(words *at, int peer, olds *old)
 {
+	for (int i = 0; i < 2; i++) {
+		issued(ATOMIC, peer, &at->eight, sizeof at->eight);
+		issued(ATOMIC, peer, &at->four, sizeof at->four);
+	}
 	old->added = nvshmem_ulong_atomic_fetch_add(&at->eight, 5, peer);
 	nvshmem_ulong_atomic_add(&at->eight, 2, peer);
 	old->added4 = nvshmem_uint_atomic_fetch_add(&at->four, 3, peer);
@@ -58,10 +71,13 @@ __global__ void atomics(words *at, int peer, olds *old)
 }
 
 // Every thread adds to one word of the first element: the sum tells whether all were atomic, and none lost.
-__global__ void count_up(unsigned long *word, int times)
+__global__ void count_up(unsigned long *word, int times, int me)
 {
-	for (int i = 0; i < times; i++)
+	for (int i = 0; i < times; i++) {
+		if (me != 0)
+			issued(ATOMIC, 0, word, sizeof *word);
 		nvshmem_ulong_atomic_add(word, 1, 0);
+	}
 	nvshmem_quiet();
 }
 
@@ -69,8 +85,12 @@ __global__ void scatter(int *to, int peer, int times, int me)
 {
 	const int id = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
 
-	for (int i = 0; i < times; i++)
+	for (int i = 0; i < times; i++) {
+		if (threadIdx.x % 32 == 0)
+			issued(WRITE, peer, to + id + n * i, 32 * sizeof *to);
+		__syncwarp();
 		nvshmem_int_p(to + id + n * i, id * 1000 + i + me, peer);
+	}
 	nvshmem_quiet();
 }
 
@@ -82,6 +102,7 @@ __global__ void store_and_quiet(int *to, int peer, int times, long long *cycles)
 		nvshmem_int_p(to, i, peer);
 		nvshmem_quiet();
 		cycles[i] = clock64() - begin;
+		issued(WRITE, peer, to, sizeof *to);
 	}
 }
 
@@ -97,28 +118,9 @@ __global__ void ping_pong(uint64_t *mine, int peer, int times, bool first, long 
 			nvshmem_uint64_p(mine, i, peer);
 		cycles[i - 1] = clock64() - begin;
 	}
+	for (int i = 0; i < times; i++)
+		issued(WRITE, peer, mine, sizeof *mine);
 	nvshmem_quiet();
-}
-
-template <typename T> static T *everywhere(size_t n)
-{
-	T *p = static_cast<T *>(nvshmem_malloc(n * sizeof(T)));
-
-	if (!p) {
-		printf("FAIL no symmetric memory\n");
-		exit(1);
-	}
-	cudaMemset(p, 0, n * sizeof(T));
-	finish("memset");
-	return p;
-}
-
-template <typename T> static T *host_copy(const T *from, size_t n)
-{
-	T *to = static_cast<T *>(malloc(n * sizeof(T)));
-
-	cudaMemcpy(to, from, n * sizeof(T), cudaMemcpyDeviceToHost);
-	return to;
 }
 
 static long wrong(const double *got, size_t n, int from)
@@ -154,22 +156,6 @@ static void times_of(const char *name, const long long *cycles, int n)
 	free(h);
 }
 
-static void initialize(const char *path)
-{
-	nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
-	nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
-
-	begin();
-	if (rank == 0)
-		nvshmemx_get_uniqueid(&id);
-	share(path, &id, sizeof id);
-	nvshmemx_set_attr_uniqueid_args(rank, ranks, &id, &attributes);
-	if (nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes)) {
-		printf("FAIL nvshmemx_init_attr\n");
-		exit(1);
-	}
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -184,6 +170,7 @@ int main(int argc, char **argv)
 	long long *cycles;
 	olds *old;
 
+	log_issued(1 << 16);
 	cudaMalloc(&cycles, 1000 * sizeof *cycles);
 	cudaMalloc(&old, sizeof *old);
 	for (size_t i = 0; i < COUNT; i++)
@@ -228,7 +215,7 @@ int main(int argc, char **argv)
 	result(w->eight == 7 && o->added == 0, "atomics of 8 bytes", "%ld, was %ld", w->eight, o->added);
 	result(w->four == 77 && o->added4 == 0 && o->swapped4 == 3, "atomics of 4 bytes", "%ld, was %ld", w->four, o->swapped4);
 
-	count_up<<<4, 8>>>(counter, 10);
+	count_up<<<4, 8>>>(counter, 10, me);
 	finish("count_up");
 	nvshmem_barrier_all();
 	unsigned long *sum = host_copy(counter, 1);
@@ -264,6 +251,14 @@ int main(int argc, char **argv)
 			times_of("ping-pong", cycles, 200);
 	}
 	nvshmem_barrier_all();
+	print_issued({{"to", to, COUNT * sizeof *to},
+		      {"from", from, COUNT * sizeof *from},
+		      {"one", one, sizeof *one},
+		      {"many", many, 64 * 32 * 8 * sizeof *many},
+		      {"signal", signal, sizeof *signal},
+		      {"ball", ball, sizeof *ball},
+		      {"word", word, sizeof *word},
+		      {"counter", counter, sizeof *counter}});
 	nvshmem_finalize();
 	return failures != 0;
 }

@@ -1,0 +1,12 @@
+#pragma once
+
+// Queues that are rung nowhere.
+inline struct {
+	struct {
+		struct {
+			struct {
+				void *bf;
+			} tx_wq;
+		} rcs[64];
+	} globalmem;
+} nvshmemi_ibgda_device_state_d;
