@@ -63,7 +63,7 @@ static void answer(const char *name, void **function, int version, uint64_t flag
     }
     for (unsigned i = 0; function && *function && i < sizeof table / sizeof *table; i++) {
         const struct hooked *h = &table[i];
-        if (strcmp(h->asked, name) || (h->launch && !kernels_wanted()))
+        if (strcmp(h->asked, name) || (h->launch && !kernels_hooked()))
             continue;
         known = true;
         if (version < h->since || version >= h->below || !streams_fit(h->streams, flags))
