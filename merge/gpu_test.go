@@ -67,6 +67,7 @@ func TestKernelsAreWhereTheGPUSaysTheyRan(t *testing.T) {
 	if e := m.Run().Endpoints; !slices.ContainsFunc(e, func(e ops.Endpoint) bool { return e.Name == "GPU 0 stream 7" && e.Layer == "gpu" }) {
 		t.Errorf("endpoints %+v", e)
 	}
+	validate(t, m.Info(), m.Matrix())
 	if g := m.Info().GPUs; g == nil || g.Kernels != 2 || g.Unplaced != 0 || g.ClockErrorNS == nil || *g.ClockErrorNS != 25 {
 		t.Errorf("account %+v", g)
 	}

@@ -19,7 +19,7 @@ type GPUs struct {
 	Kernels       int64             `json:"kernels"`        // of which it is known when they ran
 	Lost          uint64            `json:"kernels_lost"`   // kernels that CUPTI had no room for, or no times of
 	Unplaced      int64             `json:"unplaced"`       // kernels whose times cannot be placed, and which are not shown
-	ClockErrorNS  *float64          `json:"clock_error_ns"` // the greatest bound of a process for when kernels ran, on its node's clock; null where there are none
+	ClockErrorNS  *float64          `json:"clock_error_ns"` // the greatest bound of a process of how its node's clock and that of kernels' times stand; null where they were not read
 	ExportTables  map[string]uint64 `json:"export_tables"`  // how often programs asked the driver for tables of functions, by their UUID: what is called by them is not seen
 	LeftAlone     map[string]uint64 `json:"left_alone"`     // functions that programs asked for in a version that is not known: calls of them are not seen
 }
@@ -97,7 +97,7 @@ func (g *GPUs) summary(line func(string, ...any)) {
 	if g.Kernels > 0 {
 		text += fmt.Sprintf("; %d kernels timed", g.Kernels)
 		if g.ClockErrorNS != nil {
-			text += fmt.Sprintf(", to within %v of the host's clock", time.Duration(*g.ClockErrorNS).Round(time.Nanosecond))
+			text += fmt.Sprintf(" by a clock that was read to within %v", time.Duration(*g.ClockErrorNS).Round(time.Nanosecond))
 		}
 	}
 	line("GPUs: %d; %s", len(g.Devices), text)

@@ -57,9 +57,13 @@ static bool streams_fit(enum cuda_streams streams, uint64_t flags)
 static void answer(const char *name, void **function, int version, uint64_t flags)
 {
     bool known = false;
+    if (!strcmp(name, "cuGetProcAddress_v2")) { /* some ask for it by the symbol's name, which is of one version alone */
+        name = "cuGetProcAddress";
+        version = version < 12000 ? 12000 : version;
+    }
     for (unsigned i = 0; function && *function && i < sizeof table / sizeof *table; i++) {
         const struct hooked *h = &table[i];
-        if (strcmp(h->asked, name) || (h->launch && !kernels_wanted()))
+        if (strcmp(h->asked, name) || (h->launch && !kernels_hooked()))
             continue;
         known = true;
         if (version < h->since || version >= h->below || !streams_fit(h->streams, flags))

@@ -61,8 +61,11 @@ static struct call {
     uint32_t correlation;
     uint64_t number;
 } calls[CALLS]; /* by the low bits of CUPTI's number */
-static struct cupti_kernel waiting[WAITING]; /* kernels whose launch was not told yet */
-static unsigned first_waiting, waits;
+static struct waiting {
+    struct cupti_kernel k;
+    struct st_object *function; /* its name may go with its module */
+} waiting[WAITING]; /* kernels whose launch was not told yet */
+static unsigned waits;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* of these. Nothing of CUPTI's is called under it */
 
 static uint64_t number_of(uint32_t correlation)
@@ -71,10 +74,9 @@ static uint64_t number_of(uint32_t correlation)
     return c->correlation == correlation ? c->number : 0;
 }
 
-static void record(struct st_thread *t, const struct cupti_kernel *k, uint64_t number)
+static void record(struct st_thread *t, const struct cupti_kernel *k, const struct st_object *function, uint64_t number)
 {
     struct st_object *stream = gpu_queue(k->device, k->context, k->stream);
-    struct st_object *function = gpu_function_named(k->name ? k->name : "");
     if (st_mode != ST_AGGREGATE)
         st_rec_gpu_kernel(t, st_clock(), ST_EV_GPU_KERNEL, stream, function->id, (uint32_t)k->grid[0], (uint32_t)k->grid[1], (uint32_t)k->grid[2], (uint32_t)k->block[0],
                           (uint32_t)k->block[1], (uint32_t)k->block[2], (uint32_t)k->static_shared, (uint32_t)k->dynamic_shared, k->registers, number, k->start, k->end - k->start);
@@ -85,12 +87,12 @@ static void settle(struct st_thread *t, unsigned most)
 {
     unsigned n = waits, kept = 0;
     for (unsigned i = 0; i < n; i++) {
-        const struct cupti_kernel *k = &waiting[(first_waiting + i) % WAITING];
-        uint64_t number = number_of(k->correlation);
+        const struct waiting *w = &waiting[i];
+        uint64_t number = number_of(w->k.correlation);
         if (number || n - i > most)
-            record(t, k, number);
+            record(t, &w->k, w->function, number);
         else
-            waiting[(first_waiting + kept++) % WAITING] = *k;
+            waiting[kept++] = *w;
     }
     waits = kept;
 }
@@ -98,13 +100,14 @@ static void settle(struct st_thread *t, unsigned most)
 static void take_kernel(struct st_thread *t, const struct cupti_kernel *k)
 {
     uint64_t number = number_of(k->correlation);
+    struct st_object *function = gpu_function_named(k->name ? k->name : "");
     if (number) {
-        record(t, k, number);
+        record(t, k, function, number);
         return;
     }
     if (waits == WAITING)
         settle(t, WAITING / 2);
-    waiting[(first_waiting + waits++) % WAITING] = *k;
+    waiting[waits++] = (struct waiting){*k, function};
 }
 
 /* The records of a buffer of one kind; the least distance of two records is what one of them takes. */

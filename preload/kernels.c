@@ -6,16 +6,23 @@
 #include <errno.h>
 
 static unsigned wanted = ~0u; /* ~0: not known yet */
+static bool begun;           /* constructors of libraries may run before those of the recorder, which finds its configuration then */
+
+__attribute__((constructor)) static void begin(void) { begun = true; }
 
 unsigned kernels_wanted(void)
 {
     unsigned w = __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (st_unlikely(w == ~0u)) {
+        if (!begun)
+            return ST_KERNELS_OFF;
         w = st_wants_kernels();
         __atomic_store_n(&wanted, w, __ATOMIC_RELAXED);
     }
     return w;
 }
+
+bool kernels_hooked(void) { return !begun || kernels_wanted(); }
 
 struct launch {
     struct st_thread *t;

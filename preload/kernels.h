@@ -30,6 +30,8 @@ void notes_tell(void);
 
 /* kernels.c: ST_KERNELS_... of the profile; none makes a capture. */
 unsigned kernels_wanted(void);
+/* Whether launches are to lead to ours: also where that is not known yet. */
+bool kernels_hooked(void);
 
 /* cupti.c */
 /* Starts it, once; needs the first context. */

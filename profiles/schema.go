@@ -87,7 +87,7 @@ var Keys = []Key{
 	{Name: "ucx.level", Kind: Enum, Default: "auto", Valid: []string{"auto", "ucp", "uct"},
 		Doc: "How far down provider ucx records. ucp: the calls of UCP. uct: also the operations of UCT that they lead to, on each transport and device. auto: uct in full mode, ucp in the others."},
 	{Name: "gpu.kernels", Kind: Enum, Default: "launches", Valid: []string{"off", "launches", "times"},
-		Doc: "What provider cuda records of kernels. launches: each launch, with function, grid, block and stream; counts alone in mode aggregate. times: also when each kernel ran, by CUPTI, NVIDIA's library for tools, where that is there and nothing else in the program uses it; it costs a launch a microsecond or more. off: nothing."},
+		Doc: "What provider cuda records of kernels. launches: each launch, with function, grid, block and stream; counts alone in mode aggregate. times: also when each kernel ran, by CUPTI, NVIDIA's library for tools, where that is there and nothing else in the program uses it; launches take longer then (tests/gpu/kernels.sh measures it). off: nothing."},
 	{Name: "gpu.counters", Kind: Bool, Default: "true",
 		Doc: "Show in the trace how many bytes a second each GPU posts by itself, as a counter. It says nothing to the recorder."},
 	{Name: "clock.source", Kind: Enum, Default: "auto", Valid: []string{"auto", "calibration", "messages", "system"},

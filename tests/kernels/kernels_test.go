@@ -5,6 +5,7 @@ package kernels
 import (
 	"bufio"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -277,6 +280,44 @@ func TestNoKernelTimes(t *testing.T) {
 				t.Errorf("not seen: %+v", r.info.Blind)
 			}
 		})
+	}
+}
+
+// In Parquet, launches and kernels are rows of their layer, with the function's name, the stream, and what the record has.
+func TestKernelsInParquet(t *testing.T) {
+	r := record(t, options{mode: "full", way: "v2", kernels: "times", cupti: true})
+	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "export", "--format", "parquet", r.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files, err := filepath.Glob(filepath.Join(r.dir, "events", "operations", "layer=gpu", "*.parquet"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	rows, err := parquet.ReadFile[struct {
+		Operation    string  `parquet:"operation"`
+		Kind         string  `parquet:"kind"`
+		EndpointName string  `parquet:"endpoint_name"`
+		Flow         *uint64 `parquet:"flow,optional"`
+		BlockX       *uint64 `parquet:"block_x,optional"`
+		Registers    *uint64 `parquet:"registers,optional"`
+		Running      *uint64 `parquet:"running,optional"`
+		Call         *int64  `parquet:"call_ns,optional"`
+	}](files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, x := range rows {
+		count[x.Kind+" "+x.Operation+" "+x.EndpointName]++
+		if (x.Kind == "kernel") != (x.Registers != nil) || (x.Kind == "kernel") != (x.Running != nil) || (x.Kind == "launch") != (x.Call != nil) {
+			t.Errorf("%+v", x)
+		}
+	}
+	want := map[string]int{"kernel long_one GPU 0 stream 7": 1, "kernel short_one GPU 0 stream 7": 9, "kernel long_one GPU 0 stream 8": 1, "launch graph_launch launches of thread 1": 2,
+		"launch long_one launches of thread 1": 2, "launch short_one launches of thread 1": 7}
+	if !maps.Equal(count, want) {
+		t.Errorf("rows %v", count)
 	}
 }
 

@@ -61,6 +61,7 @@ static const struct entry {
 	PLAIN(cuDeviceGetPCIBusId, 4010),
 	PLAIN(cuDeviceGetName, 2000),
 	AS(cuGetProcAddress, 12000, cuGetProcAddress_v2),
+	PLAIN(cuGetProcAddress_v2, 11030),
 	PLAIN(cuGetProcAddress, 11030),
 	PLAIN(cuGetExportTable, 3000),
 };

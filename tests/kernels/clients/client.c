@@ -172,6 +172,7 @@ static void find(const char *way)
 		CHECK(!own2("cuGetProcAddress", (void **)&own1, 11030, 0, &status) && own1);
 		CHECK(!own2("cuGetProcAddress", (void **)&own2, 13000, 0, &status) && own2);
 		CHECK((void *)own1 != (void *)own2);
+		CHECK(!v1("cuGetProcAddress_v2", (void **)&own2, 11030, 0) && own2);
 		find_by_v2(own2, 1);
 	} else {
 		CHECK(!strcmp(way, "threads"));
