@@ -33,7 +33,7 @@ __global__ void cooperative_spin(uint64_t ns, uint64_t *stamps)
 __global__ void graph_spin(uint64_t ns, uint64_t *stamps) { spin(ns, stamps); }
 __global__ void nothing() {}
 
-static uint64_t now()
+static uint64_t stamp()
 {
 	struct timespec t;
 
@@ -46,7 +46,7 @@ static cudaEvent_t first, last;
 
 static void begin(cudaStream_t s)
 {
-	before = now();
+	before = stamp();
 	cudaEventRecord(first, s);
 }
 
@@ -56,7 +56,7 @@ static void ended(const char *name, cudaStream_t s, int kernels)
 
 	cudaEventRecord(last, s);
 	finish(name);
-	const uint64_t after = now();
+	const uint64_t after = stamp();
 
 	cudaEventElapsedTime(&ms, first, last);
 	for (int i = 0; i < kernels; i++)
@@ -103,10 +103,10 @@ int main()
 	std::vector<uint64_t> cost;
 
 	for (int i = 0; i < 20000; i++) {
-		const uint64_t start = now();
+		const uint64_t start = stamp();
 
 		nothing<<<1, 1, 0, s>>>();
-		cost.push_back(now() - start);
+		cost.push_back(stamp() - start);
 		if (i % 200 == 199)
 			cudaStreamSynchronize(s);
 	}
