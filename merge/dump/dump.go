@@ -15,6 +15,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/elements"
 )
 
 // Options say what to print. With none of the four parts chosen, all are.
@@ -55,6 +56,7 @@ type printer struct {
 	options   Options
 	line      line
 	decoder   capture.Decoder
+	elements  elements.Reader
 	damaged   int
 	first     error
 }
@@ -144,6 +146,12 @@ func (p *printer) file(path string) error {
 		}
 	}
 	if p.options.Events {
+		p.elements = elements.Reader{}
+		if err := f.Definitions(p.catalogue, p.elements.Define); err != nil && !p.options.Definitions {
+			if err := p.parts(err); err != nil {
+				return err
+			}
+		}
 		if err := p.events(f); err != nil {
 			return err
 		}
@@ -254,9 +262,23 @@ func (p *printer) event(ev *capture.Event) {
 				p.value(f, ev.Fields[i])
 			}
 		}
+		if e.Layout.Name == "doorbell_request" {
+			p.element(ev)
+		}
 		l.close()
 	}
 	l.end()
+}
+
+// element prints the bytes of a work queue element, as far as the record holds them.
+func (p *printer) element(ev *capture.Event) {
+	raw, err := p.elements.Element(ev)
+	if raw != nil {
+		p.line.field("element", hex.EncodeToString(raw))
+	}
+	if err != nil {
+		p.line.text("element_error", err.Error())
+	}
 }
 
 func (p *printer) definition(d *capture.Definition) error {

@@ -39,7 +39,7 @@ var descriptors = []struct {
 	event  string
 	fields fields
 }{
-	{"send of two entries", descriptor(7, meta|0, whole|wants, 33, 2, 0, 5, 0x99, 100, 0x1111, 0x2000, 1, 20, 0x2222, 0x3000, 2), []int{16, 36, 52}, "doorbell_send",
+	{"send of two entries", descriptor(7, meta, whole|wants, 33, 2, 0, 5, 0x99, 100, 0x1111, 0x2000, 1, 20, 0x2222, 0x3000, 2), []int{16, 36, 52}, "doorbell_send",
 		fields{"opcode": 0x100, "bytes": 120, "sges": 2, "local_address": 1<<32 | 0x2000, "local_key": hashed(0x1111), "flags": signaled}},
 	{"send with immediate", descriptor(8, meta|withI, whole, 33, 1, 0xabcd, 5, 0x99, 100, 0x1111, 0x2000, 1), []int{16, 36}, "doorbell_send", fields{"immediate": 0xabcd, "bytes": 100, "flags": 0}},
 	{"send inline", descriptor(9, meta|inlinE, whole|wants, 33, 11, 0, 5, 0x99, 0x64636261, 0x68676665, 0x6b6a69), []int{16}, "doorbell_send", fields{"bytes": 11, "sges": 0, "flags": signaled | inlined}},

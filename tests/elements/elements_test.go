@@ -17,6 +17,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/merge/dump"
 	"github.com/sigmatrace/sigmatrace/merge/elements"
 	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
@@ -61,6 +62,7 @@ type account struct {
 	elements []one
 	lost     uint64
 	bytes    int64 // of records
+	dump     string
 }
 
 type queue struct {
@@ -106,20 +108,26 @@ func record(t *testing.T, q queue, ring []byte) account {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	return read(t, f, elements.Queue{Device: uint64(q.device), QPN: qpn})
+	var dumped strings.Builder
+	if err := dump.Dump(ctx, &dumped, names[0], dump.Options{Events: true, Chunk: -1, JSON: true}); err != nil {
+		t.Fatal(err)
+	}
+	a := read(t, f)
+	a.dump = dumped.String()
+	return a
 }
 
-func read(t *testing.T, f *capture.File, q elements.Queue) account {
+func read(t *testing.T, f *capture.File) account {
 	t.Helper()
-	targets, vectors := map[uint64]map[string]uint64{}, map[uint64][]byte{}
+	targets := map[uint64]map[string]uint64{}
+	var reader elements.Reader
 	err := f.Definitions(catalogue.Default, func(d *capture.Definition) error {
 		if d.ID == catalogue.DefDoorbellTarget {
 			id := d.Uint(catalogue.DefDoorbellTargetObject)
 			targets[id] = map[string]uint64{"qpn": d.Uint(catalogue.DefDoorbellTargetQpn), "dlid": d.Uint(catalogue.DefDoorbellTargetDlid), "global": d.Uint(catalogue.DefDoorbellTargetGlobal),
 				"access_key": d.Uint(catalogue.DefDoorbellTargetAccessKey), "dgid": uint64(len(d.Bytes(catalogue.DefDoorbellTargetDgid)))}
-			vectors[id] = bytes.Clone(d.Bytes(catalogue.DefDoorbellTargetVector))
 		}
-		return nil
+		return reader.Define(d)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,9 +154,8 @@ func read(t *testing.T, f *capture.File, q elements.Queue) account {
 			for i, field := range e.Layout.Fields {
 				x.fields[field.Name] = ev.Fields[i]
 			}
-			target := x.fields["target"]
-			x.target = targets[target]
-			x.raw, x.err = elements.Bytes(q, ev.ID, ev.Fields[:], vectors[target], ev.Bytes(catalogue.DoorbellRequestRest))
+			x.target = targets[x.fields["target"]]
+			x.raw, x.err = reader.Element(&ev)
 			a.elements = append(a.elements, x)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
@@ -138,6 +140,9 @@ func TestForms(t *testing.T) {
 	for i, f := range forms {
 		f.fields["index"], f.fields["call"] = uint64(at), min(uint64(i), 1)
 		expect(t, f.name, got.elements[i], f.event, f.fields, blank(f.raw, f.keys...))
+		if text := fmt.Sprintf(`"element":"%x"`, blank(f.raw, f.keys...)); !strings.Contains(got.dump, text) {
+			t.Errorf("%s: not in what `sigmatrace dump` prints", f.name)
+		}
 		at += uint32(len(f.raw)+63) / 64
 	}
 }
