@@ -32,6 +32,7 @@ type Matrix struct {
 
 	rows []matrixRow
 	in   *inventory
+	gpus *owners
 	cat  *catalogue.Catalogue
 }
 
@@ -47,6 +48,7 @@ type EpochMatrix struct {
 // EpochLayer is one layer's traffic in an epoch.
 type EpochLayer struct {
 	Rank []PartyRow `json:"rank"`
+	GPU  []PartyRow `json:"gpu,omitempty"`
 	Node []PartyRow `json:"node"`
 }
 
@@ -58,16 +60,17 @@ type matrixRow struct {
 	received bool
 }
 
-// LayerMatrix is one layer's traffic by endpoint or queue pair, by rank, and by node.
+// LayerMatrix is one layer's traffic by endpoint or queue pair, by rank, by node, and, of what GPUs ring for, by GPU.
 type LayerMatrix struct {
 	Endpoint []EndpointRow `json:"endpoint"`
 	Rank     []PartyRow    `json:"rank"`
+	GPU      []PartyRow    `json:"gpu,omitempty"`
 	Node     []PartyRow    `json:"node"`
 	Received []EndpointRow `json:"received"`
 }
 
 // Party is a rank (a number), a rank of a run whose components have ranks of the same number ("component 1 rank 0"), a process without one
-// ("host:pid") or a node ("host.boot"); null where it is not known.
+// ("host:pid"), a node ("host.boot") or a GPU ("host.boot GPU-UUID", "GPU 0 of rank 3 on host" where it was not recorded); null where it is not known.
 type Party any
 
 // End is an endpoint, queue pair, worker or shared receive queue.
@@ -80,6 +83,7 @@ type End struct {
 	Name string `json:"name"`
 
 	process int
+	gpu     uint32 // 1 + number in the run; 0 not known
 }
 
 // EndpointRow is the traffic between two ends. Destination is null where it is not known, and so is the source of what was received.
@@ -87,6 +91,7 @@ type EndpointRow struct {
 	Source      *End   `json:"source"`
 	Destination *End   `json:"destination"`
 	Operation   string `json:"operation"`
+	Control     bool   `json:"control,omitempty"` // it only synchronizes: apart from what moves data by the same operation
 	Count       uint64 `json:"count"`
 	Bytes       uint64 `json:"bytes"`
 
@@ -98,18 +103,19 @@ type PartyRow struct {
 	Source      Party  `json:"source"`
 	Destination Party  `json:"destination"`
 	Operation   string `json:"operation"`
+	Control     bool   `json:"control,omitempty"`
 	Count       uint64 `json:"count"`
 	Bytes       uint64 `json:"bytes"`
 }
 
 func newMatrix(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, e *epochs) *Matrix {
-	m := &Matrix{Version: MatrixVersion, Run: name, Exact: len(in.damaged) == 0 && in.reached(), in: in, cat: cat}
+	m := &Matrix{Version: MatrixVersion, Run: name, Exact: len(in.damaged) == 0 && in.reached(), in: in, gpus: in.owners(), cat: cat}
 	m.collect(top, e)
 	m.Layers = m.layers(func(int) bool { return true })
 	for _, x := range e.told() {
 		layers := map[string]*EpochLayer{}
 		for name, l := range m.layers(func(epoch int) bool { return epoch == x.Number }) {
-			layers[name] = &EpochLayer{l.Rank, l.Node}
+			layers[name] = &EpochLayer{l.Rank, l.GPU, l.Node}
 		}
 		m.Epochs = append(m.Epochs, EpochMatrix{x.Number, x.Name, x.Kind, x.StartNS, layers})
 	}
@@ -127,7 +133,7 @@ func (m *Matrix) collect(top *topology.Map, es *epochs) {
 		e := ends[r]
 		if e == nil {
 			p := in.processes[r.Process]
-			e = &End{p.rank(), p.header.Hostname, p.header.Pid, o.Kind.String(), o.ID, o.Name(), int(r.Process)}
+			e = &End{p.rank(), p.header.Hostname, p.header.Pid, o.Kind.String(), o.ID, o.Name(), int(r.Process), m.gpus.of(r.Process, p.topology, o, true)}
 			if r.Object != 0 {
 				ends[r] = e
 			}
@@ -151,7 +157,7 @@ func (m *Matrix) collect(top *topology.Map, es *epochs) {
 				peer = top.Datagram(uint32(i), uint32(t.peer>>24), uint32(t.peer&0xffffff), p.topology.Clock.NS(t.first))
 			}
 			number, target := operationOf(cat, e)
-			row := EndpointRow{Source: end(own, o), Destination: end(peer, top.Object(peer)), Operation: e.Operation, Count: t.count, Bytes: t.bytes, order: number}
+			row := EndpointRow{Source: end(own, o), Destination: end(peer, top.Object(peer)), Operation: e.Operation, Control: e.Control, Count: t.count, Bytes: t.bytes, order: number}
 			if target {
 				row.Source, row.Destination = row.Destination, row.Source
 			}
@@ -179,7 +185,7 @@ func (m *Matrix) layers(in func(epoch int) bool) map[string]*LayerMatrix {
 		}
 	}
 	components := m.in.components()
-	for _, l := range layers {
+	for name, l := range layers {
 		l.Endpoint, l.Received = gather(l.Endpoint), gather(l.Received)
 		l.Rank = byParty(l.Endpoint, func(e *End) Party {
 			if e.Rank != nil && components != nil {
@@ -191,6 +197,9 @@ func (m *Matrix) layers(in func(epoch int) bool) map[string]*LayerMatrix {
 			return fmt.Sprintf("%s:%d", e.Host, e.Pid)
 		})
 		l.Node = byParty(l.Endpoint, func(e *End) Party { return m.in.processes[e.process].node })
+		if name == bell && len(m.gpus.all) > 0 {
+			l.GPU = byParty(l.Endpoint, m.gpus.party)
+		}
 	}
 	return layers
 }
@@ -222,7 +231,7 @@ func btoi(b bool) int {
 // gather sorts rows and adds up those of the same ends and operation.
 func gather(rows []EndpointRow) []EndpointRow {
 	compare := func(a, b EndpointRow) int {
-		return cmp.Or(compareEnds(a.Source, b.Source), compareEnds(a.Destination, b.Destination), cmp.Compare(a.order, b.order))
+		return cmp.Or(compareEnds(a.Source, b.Source), compareEnds(a.Destination, b.Destination), cmp.Compare(a.order, b.order), cmp.Compare(btoi(a.Control), btoi(b.Control)))
 	}
 	slices.SortStableFunc(rows, compare)
 	out := rows[:0]
@@ -242,6 +251,7 @@ func byParty(rows []EndpointRow, of func(*End) Party) []PartyRow {
 	type key struct {
 		source, destination Party
 		operation           string
+		control             bool
 	}
 	at := map[key]int{}
 	out := []PartyRow{}
@@ -254,18 +264,18 @@ func byParty(rows []EndpointRow, of func(*End) Party) []PartyRow {
 	}
 	for _, r := range rows {
 		order[r.Operation] = r.order
-		k := key{party(r.Source), party(r.Destination), r.Operation}
+		k := key{party(r.Source), party(r.Destination), r.Operation, r.Control}
 		i, ok := at[k]
 		if !ok {
 			i = len(out)
 			at[k] = i
-			out = append(out, PartyRow{Source: k.source, Destination: k.destination, Operation: k.operation})
+			out = append(out, PartyRow{Source: k.source, Destination: k.destination, Operation: k.operation, Control: k.control})
 		}
 		out[i].Count += r.Count
 		out[i].Bytes += r.Bytes
 	}
 	slices.SortStableFunc(out, func(a, b PartyRow) int {
-		return cmp.Or(compareParties(a.Source, b.Source), compareParties(a.Destination, b.Destination), cmp.Compare(order[a.Operation], order[b.Operation]))
+		return cmp.Or(compareParties(a.Source, b.Source), compareParties(a.Destination, b.Destination), cmp.Compare(order[a.Operation], order[b.Operation]), cmp.Compare(btoi(a.Control), btoi(b.Control)))
 	})
 	return out
 }

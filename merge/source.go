@@ -71,7 +71,11 @@ type Source struct {
 	cat   *catalogue.Catalogue
 	flows *spill.Sorted[match.Result, *match.Result]
 	base  []uint32 // of each process's endpoints in run.Endpoints
-	cuts  []place  // where partitions begin
+	gpus  *owners
+
+	remotes []*remote // by event id
+
+	cuts  []place // where partitions begin
 	parts [][]blockRef
 	slots chan struct{} // partitions read at the same time
 	pool  sync.Pool
@@ -81,7 +85,8 @@ type Source struct {
 func (s *Source) Run() *ops.Run { return &s.run }
 
 func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Catalogue, flows *spill.Sorted[match.Result, *match.Result], workers int) *Source {
-	s := &Source{top: top, cat: cat, flows: flows, slots: make(chan struct{}, workers)}
+	s := &Source{top: top, cat: cat, flows: flows, gpus: in.owners(), remotes: remotes(cat), slots: make(chan struct{}, workers)}
+	s.run.GPUs = s.gpus.all
 	s.run.Name = name
 	var blocks []blockRef
 	for i, p := range in.processes {
@@ -97,7 +102,7 @@ func newSource(name string, in *inventory, top *topology.Map, cat *catalogue.Cat
 			if int(o.Local) < len(p.lanes) {
 				lanes = p.lanes[o.Local]
 			}
-			s.run.Endpoints = append(s.run.Endpoints, ops.Endpoint{Process: uint32(i), Object: o.ID, Layer: o.Layer, Kind: o.Kind.String(), Lanes: lanes})
+			s.run.Endpoints = append(s.run.Endpoints, ops.Endpoint{Process: uint32(i), Object: o.ID, Layer: o.Layer, Kind: o.Kind.String(), Lanes: lanes, GPU: s.gpus.of(uint32(i), p.topology, o, o.Layer == bell)})
 		}
 		for j := range p.blocks {
 			blocks = append(blocks, blockRef{uint32(i), &p.blocks[j]})
@@ -323,6 +328,7 @@ func (s *Source) bring(op *ops.Op, process uint32) {
 	default:
 		op.Peer = s.endpoint(s.top.Peer(s.top.Processes[process].Carry[op.Endpoint], op.Post))
 	}
+	op.PeerGPU = s.peerGPU(op)
 	if at := s.place[process]; at != nil {
 		op.Post, op.Done = at.NS(op.Post), at.NS(op.Done)
 	}
@@ -337,7 +343,7 @@ func (s *Source) complete(op *ops.Op, r *match.Result) {
 		op.Flags |= r.Flags
 		op.Peer = s.endpoint(topology.Ref{Process: r.PeerProcess, Object: r.PeerObject})
 	}
-	if op.Role == ops.OneSided && op.Flags&(ops.Unfinished|ops.Immediate|ops.Failed) == 0 {
+	if op.Role == ops.OneSided && op.Flags&(ops.Unfinished|ops.Immediate|ops.Failed) == 0 && (op.Flags&ops.Unseen == 0 || op.PeerGPU != 0) {
 		op.Flow = pairing.FlowOf(p.Identify(o.ID), op.Ordinal)
 	}
 	if n := pairing.Correlation(op.Event, &op.Fields); n != 0 {

@@ -3,6 +3,7 @@ package merge
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,15 +72,8 @@ func (i *Info) Summary(w io.Writer) {
 	}
 	if i.Layer != nil {
 		line("%s", i.layerLine(*i.Layer))
-		var others []string
-		for l := range i.Operations {
-			if l != *i.Layer {
-				others = append(others, l)
-			}
-		}
-		slices.Sort(others)
-		if len(others) > 0 {
-			line("the same traffic was also seen at layer %s", strings.Join(others, ", "))
+		for _, text := range i.otherLayers() {
+			line("%s", text)
 		}
 	}
 	if i.Events.Total > 0 {
@@ -129,6 +123,31 @@ func (i *Info) Summary(w io.Writer) {
 	if x := i.Clock.ReceiveBeforeSend; x.Count != nil && *x.Count > 0 {
 		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
 	}
+}
+
+// otherLayers tells of the layers that the summary's is not. What GPUs rang for is in no other layer: no call of the host posts it.
+func (i *Info) otherLayers() (lines []string) {
+	var same, apart []string
+	for _, l := range slices.Sorted(maps.Keys(i.Operations)) {
+		switch {
+		case l == *i.Layer:
+		case l == bell || *i.Layer == bell:
+			apart = append(apart, l)
+		default:
+			same = append(same, l)
+		}
+	}
+	if len(same) > 0 {
+		lines = append(lines, "the same traffic was also seen at layer "+strings.Join(same, ", "))
+	}
+	for _, l := range apart {
+		if l == bell {
+			lines = append(lines, "rung for by GPUs, and in no other layer: "+i.layerLine(l))
+		} else {
+			lines = append(lines, "posted by the host, and not in that: "+i.layerLine(l))
+		}
+	}
+	return lines
 }
 
 // others tells of the ranks that have no capture and need none, and of those that share a number.

@@ -117,6 +117,7 @@ enum st_definition_id {
     ST_DEF_GPU_THREAD = 121,
     ST_DEF_GPU_CLOCK = 122,
     ST_DEF_GPU_NOTE = 123,
+    ST_DEF_MEMORY_GPU = 125,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
@@ -2021,6 +2022,19 @@ static inline void st_def_gpu_note(uint64_t topic, uint64_t number, const char *
     p_ = st_varint(p_, topic);
     p_ = st_varint(p_, number);
     p_ = st_bytes(p_, text, __builtin_strlen(text));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_memory_gpu(uint64_t region, uint64_t gpu, const void *uuid, size_t uuid_size)
+{
+    struct st_definition d_ = st_define_begin(125, 46 + uuid_size);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, region);
+    p_ = st_varint(p_, gpu);
+    p_ = st_bytes(p_, uuid, uuid_size);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "ibverbs.h"
 
+#include "gpu_of.h"
+
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -158,8 +160,13 @@ struct st_object *pd_of(struct ibv_pd *pd)
 void define_mr(struct ibv_mr *mr, const void *address, size_t length, uint64_t iova, unsigned access, unsigned dmabuf, uint64_t duration)
 {
     struct st_object *pd = pd_of(mr->pd), *o = make_object(ST_KIND_MR, mr);
-    if (o->id)
-        st_def_verbs_mr(o->id, pd->id, (uintptr_t)address, length, iova, st_hash_key(mr->lkey), st_hash_key(mr->rkey), access, dmabuf, duration);
+    struct gpu g;
+    if (!o->id)
+        return;
+    st_def_verbs_mr(o->id, pd->id, (uintptr_t)address, length, iova, st_hash_key(mr->lkey), st_hash_key(mr->rkey), access, dmabuf, duration);
+    /* of a DMA-BUF no address is told but the one that others are to use: libraries give it the GPU's */
+    if (gpu_of(address ? address : (const void *)(uintptr_t)iova, &g))
+        st_def_memory_gpu(o->id, g.ordinal, g.uuid, g.uuid_size);
 }
 
 void define_ah(struct ibv_ah *ah, struct ibv_pd *pd, const struct ibv_ah_attr *a)

@@ -1,10 +1,11 @@
 /*
  * Inside of the provider mlx5dv: calls of libmlx5 that pass libibverbs by. mlx5dv.c has those that open and make what libibverbs knows, and those that take its rings; mlx5dv_devx.c
- * what programs make in the device themselves, for queues that GPUs fill and ring; mlx5dv_gpu.c tells whose memory that lies in. Objects are provider ibverbs' (verbs.h).
+ * what programs make in the device themselves, for queues that GPUs fill and ring; gpu_of.c tells whose memory that lies in. Objects are provider ibverbs' (verbs.h).
  */
 #ifndef ST_MLX5DV_H
 #define ST_MLX5DV_H
 
+#include "gpu_of.h"
 #include "recorder.h"
 #include "verbs.h"
 
@@ -45,15 +46,5 @@ static inline void leave_verbs(struct st_thread *t)
     if (t)
         st_leave(t, ST_LAYER_VERBS);
 }
-
-/* The GPU whose memory an address is. Fields are 0 where that is not known. */
-struct gpu {
-    unsigned ordinal;
-    uint64_t context;
-    uint8_t uuid[16];
-    unsigned uuid_size;
-};
-/* false: of no GPU, as far as the process's driver knows. errno is kept. */
-bool gpu_of(const void *p, struct gpu *out);
 
 #endif

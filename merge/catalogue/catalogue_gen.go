@@ -117,6 +117,7 @@ const (
 	DefGpuThread        = 121
 	DefGpuClock         = 122
 	DefGpuNote          = 123
+	DefMemoryGpu        = 125
 )
 
 // Indices of the fields of each layout and definition.
@@ -543,6 +544,9 @@ const (
 	DefGpuNoteTopic                = 0
 	DefGpuNoteNumber               = 1
 	DefGpuNoteText                 = 2
+	DefMemoryGpuRegion             = 0
+	DefMemoryGpuGpu                = 1
+	DefMemoryGpuUuid               = 2
 )
 
 // Values of the enumerations.
@@ -1339,6 +1343,11 @@ var Default = (&Catalogue{Version: 1,
 			{"number", 0, "", 0, ""},
 			{"text", 12, "", 0, ""},
 		}, "What is to be known of how launches and kernels were recorded, told once."},
+		{125, "memory_gpu", []Field{
+			{"region", 5, "", 0, ""},
+			{"gpu", 0, "", 0, "ordinal, as the process counts its GPUs"},
+			{"uuid", 11, "", 2, "16 bytes; empty where it is not known"},
+		}, "A memory region (verbs_mr) lies in a GPU's memory."},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},

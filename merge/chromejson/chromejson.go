@@ -35,6 +35,10 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	if err := p.StartParts(KindPart); err != nil {
 		return nil, err
 	}
+	bandwidth, err := p.Bandwidth(ctx, src)
+	if err != nil {
+		return nil, err
+	}
 	l, err := newLabels(p)
 	if err != nil {
 		return nil, err
@@ -65,6 +69,9 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
 	e := newEncoder(out, p, l)
+	if err := p.WriteBandwidth(bandwidth, e, total); err != nil {
+		return nil, fmt.Errorf("writing the trace: %w", err)
+	}
 	if err := e.tail(total); err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
@@ -178,6 +185,15 @@ func (e *encoder) head() error {
 			if err := e.metadata(q.Pid, 0, m.name, m.key, m.value); err != nil {
 				return err
 			}
+		}
+	}
+	for i := range e.p.GPUs {
+		g := &e.p.GPUs[i]
+		if err := e.metadata(g.Pid, 0, "process_name", "name", g.Name); err != nil {
+			return err
+		}
+		if err := e.metadata(g.Pid, 0, "process_sort_index", "sort_index", len(e.p.Processes)+i+1); err != nil {
+			return err
 		}
 	}
 	return nil

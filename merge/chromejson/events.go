@@ -42,10 +42,15 @@ func (e *encoder) track(i int) (*track, error) {
 		return t, nil
 	}
 	d := e.p.Track(i)
-	q := &e.p.Processes[d.Process]
-	t := &track{pid: q.Pid, tid: i + 1, isLane: d.Lane >= 0}
+	t := &track{tid: i + 1, isLane: d.Lane >= 0}
 	e.tracks[i] = t
-	name := q.Layers[d.Group-q.FirstGroup] + ": " + d.Name
+	name := d.Name
+	if d.Process < 0 {
+		t.pid = e.p.GPUs[d.GPU].Pid
+	} else {
+		q := &e.p.Processes[d.Process]
+		t.pid, name = q.Pid, q.Layers[d.Group-q.FirstGroup]+": "+d.Name
+	}
 	if !t.isLane {
 		var err error
 		t.counter, err = marshal(name)
@@ -96,6 +101,10 @@ func (e *encoder) Slice(op *ops.Op, lane int, post, done []timeline.Sample) erro
 	if err != nil {
 		return err
 	}
+	at, err := e.track(e.p.Arrives(op, lane))
+	if err != nil {
+		return err
+	}
 	end := max(op.Done, op.Post)
 	e.buf = e.buf[:0]
 	e.begin("X", t, op.Post)
@@ -105,6 +114,9 @@ func (e *encoder) Slice(op *ops.Op, lane int, post, done []timeline.Sample) erro
 	e.buf = append(append(e.buf, `,"cat":`...), layer...)
 	if op.Flags&ops.Failed != 0 {
 		e.buf = append(e.buf[:len(e.buf)-1], `,error"`...)
+	}
+	if op.Flags&ops.Synchronizes != 0 {
+		e.buf = append(e.buf[:len(e.buf)-1], `,control"`...)
 	}
 	e.buf = append(e.buf, `,"args":{`...)
 	e.args = e.p.Args(op, e.args[:0])
@@ -120,8 +132,8 @@ func (e *encoder) Slice(op *ops.Op, lane int, post, done []timeline.Sample) erro
 		e.instant(t, op.Post, timeline.SymPosted, op.Flow, "flow_out")
 	}
 	if arrives {
-		at, name := timeline.Arrival(op)
-		e.instant(t, at, name, op.Flow, "flow_in")
+		time, name := timeline.Arrival(op)
+		e.instant(at, time, name, op.Flow, "flow_in")
 	}
 	for _, s := range post {
 		if err := e.sample(s); err != nil {

@@ -19,13 +19,16 @@ type Flag uint16
 
 // Flags of an operation.
 const (
-	Unfinished Flag = 1 << iota // no completion was seen; Done is the last time known of the process
-	Failed                      // completed with an error: Status
-	Implied                     // its completion was implied by a later one of its queue (unsignalled request, implicit put)
-	Ambiguous                   // several threads or sources shared what orders it: the flow may belong to a neighbour
-	Immediate                   // complete when the call returned
-	CallRecord                  // one communication call of simple mode: Requests may be over 1
-	PollRecord                  // a run of Requests empty polls on a completion queue
+	Unfinished   Flag = 1 << iota // no completion was seen; Done is the last time known of the process
+	Failed                        // completed with an error: Status
+	Implied                       // its completion was implied by a later one of its queue (unsignalled request, implicit put)
+	Ambiguous                     // several threads or sources shared what orders it: the flow may belong to a neighbour
+	Immediate                     // complete when the call returned
+	CallRecord                    // one communication call of simple mode: Requests may be over 1
+	PollRecord                    // a run of Requests empty polls on a completion queue
+	Unseen                        // its completion goes past everything recorded: Done is Post, and says nothing
+	Doorbell                      // not a request but a doorbell of so many; where it is no CallRecord, they are operations of their own
+	Synchronizes                  // an element that synchronizes and moves no data of the application's, or a doorbell of such alone
 )
 
 // Op is one operation: a request with its completion. Times are nanoseconds since the Unix epoch on the run's clock. An Op belongs
@@ -46,6 +49,7 @@ type Op struct {
 	Bytes       uint64
 	Flow        uint64     // non-zero: matched; both ends carry the same value
 	Peer        uint32     // 1 + index into Run.Endpoints of the endpoint at the other side where known; 0 unknown
+	PeerGPU     uint32     // 1 + index into Run.GPUs of the GPU whose memory it addresses, or, where that is not known, that of the peer; 0 unknown
 	Outstanding uint32     // requests outstanding on the endpoint just after Post
 	After       uint32     // the same just after Done
 	Total       uint64     // bytes posted on the endpoint by this role, this one included
@@ -78,6 +82,16 @@ type Endpoint struct {
 	Name    string // short, for people: "QP 0x11 -> rank 3", "ep 4 -> rank 1"
 	Peer    uint32 // 1 + index of the peer's endpoint (connected queue pairs) or worker; 0 unknown
 	Lanes   int    // number of lanes its operations need
+	GPU     uint32 // 1 + index into Run.GPUs of the GPU that it belongs to; 0 unknown
+}
+
+// GPU is one of the GPUs that the run's processes communicate for.
+type GPU struct {
+	Host, Node string
+	UUID       string // "GPU-" and the hexadecimal digits; "" where it was not recorded
+	Ordinal    uint32 // as the first process that has it counts its GPUs
+	Process    uint32 // that process
+	Name       string // short, for people: "GPU 0 of rank 3 on node1"
 }
 
 // Clock is what is known of the run's clock on one node. ErrorNS is nil where it is not known.
@@ -103,6 +117,7 @@ type Run struct {
 	Name        string
 	Processes   []Process
 	Endpoints   []Endpoint
+	GPUs        []GPU // in order of the first process that has them
 	Clocks      []Clock
 	ClockSource string
 	First, Last int64

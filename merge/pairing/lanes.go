@@ -52,5 +52,15 @@ func (l *lanes) release(lane uint16, ns int64) {
 	l.low = min(l.low, w)
 }
 
+// reserve makes sure that there are n lanes, for what takes them by number.
+func (l *lanes) reserve(n int) {
+	for len(l.ended) < n {
+		if len(l.ended)>>6 == len(l.free) {
+			l.free = append(l.free, 0)
+		}
+		l.ended = append(l.ended, 0)
+	}
+}
+
 // count returns how many lanes were needed.
 func (l *lanes) count() int { return len(l.ended) }

@@ -6,6 +6,7 @@ package pairing
 import (
 	"cmp"
 	"container/heap"
+	"maps"
 	"slices"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
@@ -67,11 +68,12 @@ type Pairer struct {
 	ends      endHeap          // immediate requests, by the time they end
 	requests  map[uint64]int32 // pending UCP and UCT requests by id
 	fabric    fabric
-	early     map[uint64]early // completions of those that came before their request's record
-	flushing  []*state         // endpoints and workers that had requests for a flush to complete, in order of the first
-	resets    []topology.Reset // still to come
-	last      int64            // latest time known
-	now       uint64           // ticks of the latest record
+	doorbells map[uint32]*doorbell // whose elements are being recorded, by thread
+	early     map[uint64]early     // completions of those that came before their request's record
+	flushing  []*state             // endpoints and workers that had requests for a flush to complete, in order of the first
+	resets    []topology.Reset     // still to come
+	last      int64                // latest time known
+	now       uint64               // ticks of the latest record
 }
 
 // New makes a pairer. It holds at most limit outstanding requests; missing says why records may be missing, so that
@@ -84,7 +86,7 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 	return &Pairer{
 		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}, Holes: map[uint32]bool{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, missing: missing, lossy: missing != "",
-		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), resets: p.Resets, windows: windows,
+		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), doorbells: map[uint32]*doorbell{}, resets: p.Resets, windows: windows,
 	}
 }
 
@@ -111,7 +113,11 @@ func (p *Pairer) Event(ev *capture.Event) error {
 	case "uct_completion":
 		p.uctCompletion(ev)
 	case "call":
-		p.call(ev, e.Layer)
+		if e.Layer == bell {
+			p.doorbellCall(ev)
+		} else {
+			p.call(ev, e.Layer)
+		}
 	case "verbs_request", "verbs_datagram", "verbs_atomic":
 		p.verbsRequest(ev, e)
 	case "verbs_receive":
@@ -148,6 +154,9 @@ func (p *Pairer) Event(ev *capture.Event) error {
 
 // Finish ends what is outstanding at the last time known of the process, at least notBefore.
 func (p *Pairer) Finish(notBefore int64) error {
+	for _, thread := range slices.Sorted(maps.Keys(p.doorbells)) {
+		p.rung(p.doorbells[thread])
+	}
 	for len(p.resets) > 0 {
 		p.reset(p.resets[0])
 		p.resets = p.resets[1:]

@@ -15,7 +15,7 @@ type operation struct {
 	DoneNS           int64   `parquet:"done_ns,delta" doc:"when it was complete, on the same clock; where unfinished, until when it may have been going on"`
 	Operation        string  `parquet:"operation,dict" doc:"what it did, as slices are named in the trace"`
 	Event            string  `parquet:"event,dict" doc:"the event of the catalogue that it was recorded as"`
-	Kind             string  `parquet:"kind,dict" doc:"request; call: one of mode simple, of one or more requests; polls: a run of empty polls; control: moves nothing; phase; launch and kernel: of a GPU"`
+	Kind             string  `parquet:"kind,dict" doc:"request; call: one of mode simple, of one or more requests, or a doorbell of that mode; polls: a run of empty polls; control: moves nothing; phase; launch and kernel: of a GPU"`
 	Role             string  `parquet:"role,dict" doc:"initiator: counts; target: a receive, which only cross-checks; one_sided: counts; local: a call of mode simple, polls, control"`
 	Bytes            uint64  `parquet:"bytes" doc:"payload; of a completed receive what was received"`
 	Requests         uint32  `parquet:"requests,dict" doc:"1, or how many requests of a call, or empty polls"`
@@ -40,6 +40,8 @@ type operation struct {
 	Outstanding      uint32  `parquet:"outstanding,delta" doc:"requests outstanding on the endpoint just after the post"`
 	OutstandingAfter uint32  `parquet:"outstanding_after,delta" doc:"the same just after the completion"`
 	TotalBytes       uint64  `parquet:"total_bytes,delta" doc:"bytes posted on the endpoint by this role, this operation included"`
+	GPU              *uint32 `parquet:"gpu,optional,dict" doc:"row of gpus.parquet of the GPU that the endpoint belongs to; null where it is not known"`
+	PeerGPU          *uint32 `parquet:"peer_gpu,optional,dict" doc:"row of gpus.parquet of the GPU whose memory it addresses, or, at layer doorbell, that of the queue at the other side; null where it is not known"`
 	Flow             *uint64 `parquet:"flow,optional" doc:"of a message: the same at send and receive; of a one-sided operation: its own; null where not matched"`
 	Status           int32   `parquet:"status,dict" doc:"status of the completion; 0 is success"`
 	StatusName       *string `parquet:"status_name,optional,dict" doc:"the status in words; null where it did not fail"`
@@ -48,6 +50,8 @@ type operation struct {
 	Implied          bool    `parquet:"implied" doc:"its completion was implied by a later one of its queue"`
 	Ambiguous        bool    `parquet:"ambiguous" doc:"the flow may belong to a neighbour"`
 	CompleteOnReturn bool    `parquet:"complete_on_return" doc:"complete when the call returned"`
+	CompletionUnseen bool    `parquet:"completion_unseen" doc:"of what GPUs ring for: its completion goes past everything recorded, and done_ns is the time of the doorbell again"`
+	Synchronizes     bool    `parquet:"synchronizes" doc:"control of a barrier or signal, which moves no data of the application's: an element, or a doorbell of mode simple for such"`
 }
 
 // end is an endpoint with its process, as columns show it.
@@ -69,6 +73,7 @@ func (r *operation) fill(e *encoder, op *ops.Op) {
 		Ordinal: op.Ordinal, Lane: uint32(op.Lane), Outstanding: op.Outstanding, OutstandingAfter: op.After, TotalBytes: op.Total, Status: op.Status,
 		Unfinished: op.Flags&ops.Unfinished != 0, Failed: op.Flags&ops.Failed != 0, Implied: op.Flags&ops.Implied != 0,
 		Ambiguous: op.Flags&ops.Ambiguous != 0, CompleteOnReturn: op.Flags&ops.Immediate != 0,
+		CompletionUnseen: op.Flags&ops.Unseen != 0, Synchronizes: op.Flags&ops.Synchronizes != 0, GPU: e.gpus[e.plan.Run.Endpoints[op.Endpoint].GPU], PeerGPU: e.gpus[op.PeerGPU],
 	}
 	if op.Peer > 0 && int(op.Peer) <= len(e.ends) {
 		p := &e.ends[op.Peer-1]
@@ -94,6 +99,7 @@ var kinds = map[catalogue.Kind]string{catalogue.Request: "request", catalogue.Ca
 type encoder struct {
 	plan    *timeline.Plan
 	ends    []end
+	gpus    []*uint32   // by 1 + number
 	events  []eventText // by event id
 	layouts []uint8     // by event id
 	layer   []string    // by event id
@@ -106,6 +112,11 @@ func newEncoder(p *timeline.Plan) *encoder {
 		x := &p.Run.Endpoints[i]
 		q := &p.Run.Processes[x.Process]
 		e.ends[i] = end{process: x.Process, endpoint: uint32(i), pid: q.Pid, host: q.Host, node: q.Node, kind: x.Kind, name: x.Name, rank: rankOf(q)}
+	}
+	e.gpus = append(e.gpus, nil)
+	for i := range p.Run.GPUs {
+		n := uint32(i)
+		e.gpus = append(e.gpus, &n)
 	}
 	for _, v := range catalogue.Default.Events {
 		for int(v.ID) >= len(e.events) {

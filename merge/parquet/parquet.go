@@ -190,6 +190,9 @@ func (p *part) block(block []ops.Op) error {
 			p.filtered++
 			continue
 		}
+		if op.Flags&(ops.Doorbell|ops.CallRecord) == ops.Doorbell {
+			continue // its elements are rows: bytes would be twice in the table
+		}
 		layer := p.layer[op.Event]
 		w := p.writers[layer]
 		if w == nil {

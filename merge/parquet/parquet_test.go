@@ -54,6 +54,7 @@ func expected(run *ops.Run, o *ops.Op) map[string]any {
 		"ordinal": o.Ordinal, "lane": uint64(o.Lane), "outstanding": uint64(o.Outstanding), "outstanding_after": uint64(o.After),
 		"total_bytes": o.Total, "status": int64(o.Status), "unfinished": o.Flags&ops.Unfinished != 0, "failed": o.Flags&ops.Failed != 0,
 		"implied": o.Flags&ops.Implied != 0, "ambiguous": o.Flags&ops.Ambiguous != 0, "complete_on_return": o.Flags&ops.Immediate != 0,
+		"completion_unseen": o.Flags&ops.Unseen != 0, "synchronizes": o.Flags&ops.Synchronizes != 0,
 	}
 	if p.Rank >= 0 {
 		want["rank"] = p.Rank
@@ -65,6 +66,12 @@ func expected(run *ops.Run, o *ops.Op) map[string]any {
 		if r.Rank >= 0 {
 			want["peer_rank"] = r.Rank
 		}
+	}
+	if ep.GPU != 0 {
+		want["gpu"] = uint64(ep.GPU - 1)
+	}
+	if o.PeerGPU != 0 {
+		want["peer_gpu"] = uint64(o.PeerGPU - 1)
 	}
 	if o.Flow != 0 {
 		want["flow"] = o.Flow
@@ -220,7 +227,7 @@ func TestBytesDoNotDependOnWorkers(t *testing.T) {
 		}
 		if first == nil {
 			first = files
-			if n := len(index.Files); n != 2*44+6 {
+			if n := len(index.Files); n != 2*44+7 {
 				t.Errorf("%d files of 130 partitions and 2 layers, 3 partitions a file", n)
 			}
 			x := parquettest.Read(t, filepath.Join(dir, index.Files[0].Path))

@@ -27,6 +27,7 @@ An export is a folder, `+"`events/`"+` in a run directory. Columns are only ever
 | `+"`processes.parquet`"+` | a traced process |
 | `+"`threads.parquet`"+` | a thread |
 | `+"`endpoints.parquet`"+` | an endpoint, worker, queue pair, shared receive or completion queue |
+| `+"`gpus.parquet`"+` | a GPU that processes communicate for |
 | `+"`clocks.parquet`"+` | a host |
 | `+"`traffic.parquet`"+` | what one endpoint sent another by one operation, of the aggregate tables: exact in every mode, as matrix.json |
 | `+"`index.json`"+` | what the files hold (index.schema.json) |
@@ -60,6 +61,7 @@ The same bytes pass through several layers: group by layer, never add them up.
 	section("processes", reflect.TypeFor[Process](), nil)
 	section("threads", reflect.TypeFor[Thread](), nil)
 	section("endpoints", reflect.TypeFor[Endpoint](), nil)
+	section("gpus", reflect.TypeFor[GPU](), nil)
 	section("clocks", reflect.TypeFor[Clock](), nil)
 	section("traffic", reflect.TypeFor[Traffic](), nil)
 	return b.Bytes()

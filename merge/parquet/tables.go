@@ -70,6 +70,18 @@ type Endpoint struct {
 	Name         string  `parquet:"name" doc:"as in the trace"`
 	PeerEndpoint *uint32 `parquet:"peer_endpoint,optional" doc:"endpoint at the other side, where it had one only; null where not known"`
 	Lanes        uint32  `parquet:"lanes" doc:"lanes that its operations need"`
+	GPU          *uint32 `parquet:"gpu,optional" doc:"row of gpus.parquet of the GPU that it belongs to; null where it is not known"`
+}
+
+// GPU is a row of gpus.parquet: those that processes communicate for.
+type GPU struct {
+	GPU     uint32  `parquet:"gpu" doc:"number of the GPU in the run"`
+	Host    string  `parquet:"host,dict" doc:"host name"`
+	Node    string  `parquet:"node,dict" doc:"host and boot: the folder of captures"`
+	UUID    *string `parquet:"uuid,optional" doc:"as NVIDIA's tools write it; null where it was not recorded"`
+	Process uint32  `parquet:"process" doc:"row of processes.parquet of the first process that has it"`
+	Ordinal uint32  `parquet:"ordinal" doc:"as that process counts its GPUs"`
+	Name    string  `parquet:"name" doc:"as in the trace"`
 }
 
 // Clock is a row of clocks.parquet.
@@ -125,7 +137,20 @@ func writeTables(dir string, run *ops.Run, account Account) ([]File, error) {
 			peer := e.Peer - 1
 			x.PeerEndpoint = &peer
 		}
+		if e.GPU > 0 {
+			gpu := e.GPU - 1
+			x.GPU = &gpu
+		}
 		endpoints = append(endpoints, x)
+	}
+	var gpus []GPU
+	for i := range run.GPUs {
+		g := &run.GPUs[i]
+		x := GPU{GPU: uint32(i), Host: g.Host, Node: g.Node, Process: g.Process, Ordinal: g.Ordinal, Name: g.Name}
+		if g.UUID != "" {
+			x.UUID = &g.UUID
+		}
+		gpus = append(gpus, x)
 	}
 	var clocks []Clock
 	for _, c := range run.Clocks {
@@ -148,6 +173,7 @@ func writeTables(dir string, run *ops.Run, account Account) ([]File, error) {
 		{"processes", func(path string) (written, error) { return writeTable(path, run.Name, processes) }},
 		{"threads", func(path string) (written, error) { return writeTable(path, run.Name, threads) }},
 		{"endpoints", func(path string) (written, error) { return writeTable(path, run.Name, endpoints) }},
+		{"gpus", func(path string) (written, error) { return writeTable(path, run.Name, gpus) }},
 		{"clocks", func(path string) (written, error) { return writeTable(path, run.Name, clocks) }},
 		{"traffic", func(path string) (written, error) { return writeTable(path, run.Name, account.Traffic) }},
 	} {

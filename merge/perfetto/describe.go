@@ -11,16 +11,18 @@ type uuids struct {
 	overview [2]uint64
 	process  uint64
 	group    uint64
+	gpu      uint64
 	track    uint64
 }
 
 func newUUIDs(p *timeline.Plan) *uuids {
 	u := &uuids{overview: [2]uint64{1, 2}, process: 3}
 	u.group = u.process + uint64(len(p.Processes))
-	u.track = u.group
+	u.gpu = u.group
 	for i := range p.Processes {
-		u.track += uint64(len(p.Processes[i].Layers))
+		u.gpu += uint64(len(p.Processes[i].Layers))
 	}
+	u.track = u.gpu + uint64(len(p.GPUs))
 	return u
 }
 
@@ -58,6 +60,14 @@ func describe(e *encoder, p *timeline.Plan, u *uuids) error {
 			}
 		}
 	}
+	for i := range p.GPUs {
+		g := &p.GPUs[i]
+		err := track(message(nil).uint(trackUUID, u.gpu+uint64(i)).string(trackName, g.Name).uint(trackChildOrder, orderExplicit).
+			int(trackRank, int64(len(p.Processes)+i)).uint(trackMerge, mergeNone).string(trackDescription, g.Description))
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -67,7 +77,11 @@ func trackPacket(p *timeline.Plan, u *uuids, i int) message {
 	if t.Deep {
 		t.Name += fmt.Sprintf(": lanes from %d on", timeline.LanesTogether+1)
 	}
-	d := message(nil).uint(trackUUID, u.track+uint64(i)).string(trackName, t.Name).uint(trackParent, u.group+uint64(t.Group)).int(trackRank, int64(t.Rank))
+	parent := u.group + uint64(t.Group)
+	if t.Process < 0 {
+		parent = u.gpu + uint64(t.GPU)
+	}
+	d := message(nil).uint(trackUUID, u.track+uint64(i)).string(trackName, t.Name).uint(trackParent, parent).int(trackRank, int64(t.Rank))
 	switch {
 	case t.Lane < 0:
 		unit := uint64(unitBytes)

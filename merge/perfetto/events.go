@@ -116,6 +116,9 @@ func (v *events) Slice(op *ops.Op, track int, post, done []timeline.Sample) erro
 	if op.Flags&ops.Failed != 0 {
 		v.ev = v.ev.uint(eventCategoryIIDs, v.symbol(&v.categories, internedCategories, timeline.SymError))
 	}
+	if op.Flags&ops.Synchronizes != 0 {
+		v.ev = v.ev.uint(eventCategoryIIDs, v.symbol(&v.categories, internedCategories, timeline.SymControl))
+	}
 	v.ev = v.ev.uint(eventNameIID, v.symbol(&v.names, internedNames, p.Name(op)))
 	v.args = p.Args(op, v.args[:0])
 	for i := range v.args {
@@ -132,8 +135,12 @@ func (v *events) Slice(op *ops.Op, track int, post, done []timeline.Sample) erro
 		}
 	}
 	if arrives {
-		at, name := timeline.Arrival(op)
-		if err := v.instant(track, at, name, op.Flow); err != nil {
+		at := p.Arrives(op, track)
+		if err := v.describe(at); err != nil {
+			return err
+		}
+		time, name := timeline.Arrival(op)
+		if err := v.instant(at, time, name, op.Flow); err != nil {
 			return err
 		}
 	}

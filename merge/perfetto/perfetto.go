@@ -42,6 +42,10 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	if err := p.StartParts(KindPart); err != nil {
 		return nil, err
 	}
+	bandwidth, err := p.Bandwidth(ctx, src)
+	if err != nil {
+		return nil, err
+	}
 	u := newUUIDs(p)
 	total := p.NewStats()
 	segments := make([]written, run.Partitions+1)
@@ -69,7 +73,12 @@ func Write(ctx context.Context, w io.Writer, src ops.Source, o Options) (*Stats,
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}
-	last, err := segment(out, true, func(e *encoder) error { return overview(e, p, u, total) })
+	last, err := segment(out, true, func(e *encoder) error {
+		if err := p.WriteBandwidth(bandwidth, newEvents(e, p, u, uint64(sequencePartitions+run.Partitions)), total); err != nil {
+			return err
+		}
+		return overview(e, p, u, total)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("writing the trace: %w", err)
 	}

@@ -183,7 +183,7 @@ func hash(b []byte) uint64 {
 // Load reads a process's objects. With an error, what could be read is there.
 func Load(index uint32, f *capture.File, c *catalogue.Catalogue, ck *clock.Clock, addresses *Addresses) (*Process, error) {
 	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}, ways: map[way]*Object{},
-		members: map[uint32][]uint32{}, shared: map[uint32][]uint32{}}
+		members: map[uint32][]uint32{}, shared: map[uint32][]uint32{}, gpus: newGPUs()}
 	err := f.Definitions(c, func(d *capture.Definition) error {
 		p.define(d, addresses)
 		return nil
@@ -271,6 +271,7 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 			q.Blind = d.String(catalogue.DefVerbsBlindReason)
 		}
 	}
+	p.defineGPU(d)
 	if o == nil {
 		o = p.defineFabric(d, now)
 	}

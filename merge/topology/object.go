@@ -71,6 +71,7 @@ type Object struct {
 	Type           uint8
 	Blind          string // why the queue pair's data path is not seen
 	Seen           bool   // its ring is read when it is rung
+	GPU            uint32 // 1 + ordinal of the GPU that it belongs to, as the process counts them; 0 not known
 	Connections    []Connection
 	Path           Path   // of an address handle
 	Target         bool   // an address handle of dynamically connected queues: QPN is the number that it leads to
@@ -157,6 +158,7 @@ type Process struct {
 	members  map[uint32][]uint32 // libfabric: contexts of a scalable endpoint, endpoints of a shared receive context
 	shared   map[uint32][]uint32 // libfabric: shared receive contexts that complete to a queue
 	unknown  []*Object
+	gpus     gpus
 }
 
 // Off is a layer, or a part of one, that a process did not record though it was asked to.

@@ -20,7 +20,7 @@ var columnNames = map[string]string{
 var commonColumns = []string{"post_ns", "done_ns", "operation", "event", "kind", "role", "bytes", "requests", "rank", "host", "node", "pid",
 	"process", "thread", "sequence", "endpoint", "endpoint_kind", "endpoint_name", "peer_rank", "peer_host", "peer_node", "peer_process",
 	"peer_endpoint", "peer_name", "ordinal", "lane", "outstanding", "outstanding_after", "total_bytes", "flow", "status", "status_name",
-	"unfinished", "failed", "implied", "ambiguous", "complete_on_return"}
+	"unfinished", "failed", "implied", "ambiguous", "complete_on_return", "gpu", "peer_gpu", "completion_unseen", "synchronizes"}
 
 // column is one column that operations of a layer have beyond those of all operations.
 type column struct {

@@ -291,7 +291,7 @@ func TestUpgradeReplacesFilesByRename(t *testing.T) {
 func copied(t *testing.T) string {
 	t.Helper()
 	tree := t.TempDir()
-	cmd := exec.Command("sh", "-c", `cp -r --parents scripts/install scripts/install.list spank/*.in spank/README.md profiles/README.md preload/sigmatrace.h *.md LICENSE "$0" &&
+	cmd := exec.Command("sh", "-c", `cp -r --parents scripts/install scripts/install.list spank/*.in spank/README.md profiles/README.md preload/sigmatrace.h merge/perfetto/sql *.md LICENSE "$0" &&
 		find build/bin build/lib build/share -type f 2>/dev/null | while read -r f; do mkdir -p "$0/${f%/*}" && echo "$f" >"$0/$f"; done`, tree)
 	cmd.Dir = top
 	if out, err := cmd.CombinedOutput(); err != nil {

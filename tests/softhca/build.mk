@@ -101,3 +101,8 @@ SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check 
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh
+
+tests: $(SH)/bfs
+$(SH)/bfs: $(addprefix $(SOFTHCA)/clients/,check.c devx.c bfs.c check.h devx.h) $(B)/standin/libcuda.so
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs

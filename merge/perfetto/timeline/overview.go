@@ -43,6 +43,9 @@ func (p *Plan) Overview(s *Stats) []OverviewSlice {
 		text("end", time.Unix(0, to).UTC().Format(time.RFC3339Nano)),
 		text("clock_source", p.Run.ClockSource),
 	}
+	if p.intervalNS > 0 {
+		facts = append(facts, number("bandwidth_interval_ns", p.intervalNS))
+	}
 	facts = append(facts, p.Options.Facts...)
 	for _, c := range p.Run.Clocks {
 		facts = append(facts, text("clock_"+c.Host, ClockLabel(p.Run, c.Host)))

@@ -129,6 +129,9 @@ func Arrival(op *ops.Op) (int64, Sym) {
 	case ops.Local:
 		return op.Post, SymStarted
 	}
+	if op.Flags&ops.Unseen != 0 {
+		return op.Post, SymAddressed
+	}
 	return max(op.Done, op.Post), SymComplete
 }
 

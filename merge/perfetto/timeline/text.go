@@ -50,11 +50,16 @@ const (
 	argAmbiguous
 	argImmediate
 	argReversed
+	argElements
+	argFirst
+	argGPU
+	argPeerGPU
+	argUnseen
 	ownArgs // how many there are
 )
 
 var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "requests", "polls", "posted_bytes", "status", "status_name",
-	"unfinished", "implied", "ambiguous", "complete_on_return", "ends_before_post_ns"}
+	"unfinished", "implied", "ambiguous", "complete_on_return", "ends_before_post_ns", "elements", "first", "gpu", "peer_gpu", "completion_unseen"}
 
 // renamed are the fields of records that are called otherwise in traces, because their name says something else there, or that are
 // shown by an argument of the operation itself ("").
@@ -109,6 +114,7 @@ type eventText struct {
 type texts struct {
 	events   []*eventText // by event id
 	peers    []Sym        // by endpoint
+	gpus     []Sym        // by GPU
 	threads  []map[uint32]Sym
 	names    []map[uint32]Sym // of phases
 	objects  []map[uint32]Sym // of functions and streams
@@ -117,17 +123,22 @@ type texts struct {
 
 // Well-known symbols of every plan.
 const (
-	SymError    Sym = iota // category of operations that failed
-	SymPosted              // instant that a flow leaves from
-	SymComplete            // instant that the flow of a one-sided operation arrives at
-	SymReceived            // instant that the flow of a message arrives at
-	SymStarted             // instant that the flow of a launch arrives at
+	SymError     Sym = iota // category of operations that failed
+	SymPosted               // instant that a flow leaves from
+	SymComplete             // instant that the flow of a one-sided operation arrives at
+	SymReceived             // instant that the flow of a message arrives at
+	SymStarted              // instant that the flow of a launch arrives at
+	SymControl              // category of what only synchronizes
+	SymAddressed            // instant that the flow of an element arrives at
 	symPolls
 	symUnknownThread
+	symDoorbell
+	symControlDoorbell
 )
 
 var wellKnown = []string{SymError: "error", SymPosted: "posted", SymComplete: "completed", SymReceived: "received", SymStarted: "started",
-	symPolls: "empty polls", symUnknownThread: "unknown thread"}
+	SymControl: "control", SymAddressed: "addressed", symPolls: "empty polls", symUnknownThread: "unknown thread",
+	symDoorbell: "doorbell", symControlDoorbell: "control doorbell"}
 
 func (p *Plan) makeTexts() {
 	index := map[string]Sym{}
@@ -179,6 +190,9 @@ func (p *Plan) makeTexts() {
 		if int(ep.Process) < len(p.Run.Processes) {
 			p.text.peers[e] = sym(p.title(int(ep.Process)) + ": " + ep.Name)
 		}
+	}
+	for i := range p.Run.GPUs {
+		p.text.gpus = append(p.text.gpus, sym(p.Run.GPUs[i].Name))
 	}
 	symbolsOf := func(names map[uint32]string) map[uint32]Sym {
 		table := map[uint32]Sym{}
@@ -299,6 +313,10 @@ func (p *Plan) Name(op *ops.Op) Sym {
 	switch {
 	case op.Flags&ops.PollRecord != 0:
 		return symPolls
+	case op.Flags&(ops.Doorbell|ops.Synchronizes) == ops.Doorbell:
+		return symDoorbell
+	case op.Flags&ops.Doorbell != 0:
+		return symControlDoorbell
 	case op.Flags&ops.CallRecord != 0:
 		if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
 			return p.text.events[id].name
@@ -345,13 +363,25 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 				num(argRoom, op.Fields[t.bytes])
 			}
 		}
-		if op.Flags&ops.CallRecord != 0 {
+		switch {
+		case op.Flags&ops.Doorbell != 0:
+			num(argElements, uint64(op.Requests))
+			if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
+				text(argFirst, p.text.events[id].name)
+			}
+		case op.Flags&ops.CallRecord != 0:
 			num(argRequests, uint64(op.Requests))
 		}
 		num(argOrdinal, op.Ordinal)
 	}
 	if op.Peer > 0 && int(op.Peer) <= len(p.text.peers) {
 		text(argPeer, p.text.peers[op.Peer-1])
+	}
+	if gpu := p.Run.Endpoints[op.Endpoint].GPU; gpu > 0 && int(gpu) <= len(p.text.gpus) {
+		text(argGPU, p.text.gpus[gpu-1])
+	}
+	if gpu := op.PeerGPU; gpu > 0 && int(gpu) <= len(p.text.gpus) {
+		text(argPeerGPU, p.text.gpus[gpu-1])
 	}
 	thread, ok := p.text.threads[op.Process][op.Thread]
 	if !ok {
@@ -399,7 +429,7 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 var flagArgs = []struct {
 	flag ops.Flag
 	arg  int
-}{{ops.Unfinished, argUnfinished}, {ops.Implied, argImplied}, {ops.Ambiguous, argAmbiguous}, {ops.Immediate, argImmediate}}
+}{{ops.Unfinished, argUnfinished}, {ops.Implied, argImplied}, {ops.Ambiguous, argAmbiguous}, {ops.Immediate, argImmediate}, {ops.Unseen, argUnseen}}
 
 func abs(v int32) uint32 {
 	if v < 0 {
@@ -413,6 +443,8 @@ func (p *Plan) check(op *ops.Op) error {
 	switch {
 	case int(op.Event) >= len(p.text.events) || p.text.events[op.Event] == nil:
 		return fmt.Errorf("operation with event id %d, which the catalogue does not have", op.Event)
+	case int(op.PeerGPU) > len(p.Run.GPUs):
+		return fmt.Errorf("operation that goes to GPU %d of a run with %d", op.PeerGPU-1, len(p.Run.GPUs))
 	case int(op.Process) >= len(p.Run.Processes) || int(op.Endpoint) >= len(p.Run.Endpoints):
 		return fmt.Errorf("operation of process %d and endpoint %d of a run with %d and %d", op.Process, op.Endpoint, len(p.Run.Processes), len(p.Run.Endpoints))
 	}

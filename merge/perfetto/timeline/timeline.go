@@ -42,10 +42,11 @@ const (
 	ReceiveBytes
 	OneSidedBytes
 	CallBytes
-	Counters // how many kinds there are
+	Bandwidth // bytes a second that were rung for, of data
+	Counters  // how many kinds there are
 )
 
-var counterNames = [Counters]string{"outstanding requests", "send bytes posted", "receive bytes posted", "one-sided bytes posted", "call bytes posted"}
+var counterNames = [Counters]string{"outstanding requests", "send bytes posted", "receive bytes posted", "one-sided bytes posted", "call bytes posted", "initiated bytes per second"}
 
 // totalOf is the counter that Op.Total belongs to.
 var totalOf = [...]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveBytes, ops.OneSided: OneSidedBytes, ops.Local: CallBytes}
@@ -53,7 +54,8 @@ var totalOf = [...]CounterKind{ops.Initiator: SendBytes, ops.Target: ReceiveByte
 // Track is a row of the trace that slices or counter values are written to. Lanes of one endpoint are tracks of the same name.
 type Track struct {
 	Name    string
-	Process int  // index into Plan.Processes
+	Process int  // index into Plan.Processes; -1 for tracks of a GPU
+	GPU     int  // index into Plan.GPUs; of those only
 	Group   int  // number of its layer of its process, over all processes
 	Rank    int  // order among the rows of its group
 	Lane    int  // -1 for counters
@@ -86,6 +88,7 @@ type endpoint struct {
 	process, group, rank, base int
 	lanes                      int // 0 where it is not shown
 	counters                   bool
+	rung                       bool // of layer doorbell: has tracks for doorbells behind its counters
 }
 
 // maxLinuxPid is PID_MAX_LIMIT of the kernel: no process has a higher id, so those above are free for processes whose id is taken
@@ -100,16 +103,21 @@ type Plan struct {
 	Run       *ops.Run
 	Options   Options
 	Processes []Process // in order of rank, those without one last
+	GPUs      []GPU     // where there are queues that GPUs ring
 	Symbols   []string  // every text that slices use
 	ArgNames  []string
 
 	endpoints []endpoint // as Run.Endpoints
 	shownOnes []int      // indices of those that are shown, in order of base
 	tracks    int
-	text      texts
-	sel       Selection
-	layers    map[string]bool
-	ranks     []bool // by process: shown
+	gpuBase   int // of the GPUs' tracks
+
+	intervalNS int64 // that bandwidth is told by; 0: it is not
+
+	text   texts
+	sel    Selection
+	layers map[string]bool
+	ranks  []bool // by process: shown
 }
 
 // NewPlan lays out the tracks of run. It fails when a layer of the options does not exist.
@@ -183,6 +191,7 @@ func (p *Plan) layOut() {
 			}
 		}
 	}
+	p.layOutGPUs(free)
 }
 
 // group numbers the tracks of the endpoints that belong to a layer, and says whether there are any.
@@ -200,6 +209,7 @@ func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
 		}
 		// A completion queue holds polls, a track phases, and layer gpu launches and kernels, which count nothing.
 		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr" && ep.Kind != "track" && ep.Layer != "gpu"}
+		d.rung = layer == doorbellLayer
 		p.endpoints[e] = d
 		p.shownOnes = append(p.shownOnes, e)
 		p.tracks += d.lanes
@@ -207,12 +217,19 @@ func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
 			p.tracks += int(Counters)
 		}
 		rank += 1 + int(Counters)
+		if d.rung {
+			p.tracks += doorbellTracks
+			rank += doorbellTracks
+		}
 	}
 	return rank > 0
 }
 
 // Track describes track i.
 func (p *Plan) Track(i int) Track {
+	if i >= p.gpuBase {
+		return p.gpuTrack(i)
+	}
 	n, found := slices.BinarySearchFunc(p.shownOnes, i, func(e, i int) int { return cmp.Compare(p.endpoints[e].base, i) })
 	if !found {
 		n--
@@ -220,7 +237,15 @@ func (p *Plan) Track(i int) Track {
 	d := &p.endpoints[p.shownOnes[n]]
 	t := Track{Name: d.name, Process: d.process, Group: d.group, Rank: d.rank, Lanes: d.lanes}
 	t.Lane = i - d.base
+	if d.rung {
+		t.Rank += doorbellTracks
+	}
 	switch {
+	case t.Lane >= d.lanes+int(Counters):
+		kind := t.Lane - d.lanes - int(Counters)
+		t.Name += ": " + doorbellNames[kind]
+		t.Rank += kind - doorbellTracks
+		t.Lane, t.Lanes = 0, 1
 	case t.Lane >= d.lanes:
 		t.Counter = CounterKind(t.Lane - d.lanes)
 		t.Name += ": " + counterNames[t.Counter]
@@ -234,7 +259,16 @@ func (p *Plan) Track(i int) Track {
 }
 
 // lane is the track of an operation.
-func (p *Plan) lane(op *ops.Op) int { return p.endpoints[op.Endpoint].base + int(op.Lane) }
+func (p *Plan) lane(op *ops.Op) int {
+	d := &p.endpoints[op.Endpoint]
+	switch op.Flags & (ops.Doorbell | ops.Synchronizes) {
+	case ops.Doorbell:
+		return d.base + d.lanes + int(Counters)
+	case ops.Doorbell | ops.Synchronizes:
+		return d.base + d.lanes + int(Counters) + 1
+	}
+	return d.base + int(op.Lane)
+}
 
 // counter is the track of a counter, false where the endpoint has none.
 func (p *Plan) counter(e uint32, k CounterKind) (int, bool) {

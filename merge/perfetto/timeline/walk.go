@@ -228,19 +228,22 @@ func (v *walker) op(op *ops.Op) error {
 	}
 	track := p.lane(op)
 	s.Used.Add(track)
+	if end {
+		s.Used.Add(p.Arrives(op, track))
+	}
 	return v.w.Slice(op, track, v.post, v.done)
 }
 
-// samples puts what an operation says about the counters of its endpoint into v.post and v.done. Polls count nothing, and calls have
-// no completion.
+// samples puts what an operation says about the counters of its endpoint into v.post and v.done. Polls count nothing, nor does what only synchronizes;
+// calls, and what GPUs ring for, have no completion.
 func (v *walker) samples(op *ops.Op) {
 	v.post, v.done = v.post[:0], v.done[:0]
-	if op.Flags&ops.PollRecord != 0 {
+	if op.Flags&ops.PollRecord != 0 || op.Flags&ops.Unseen != 0 && !initiates(op) {
 		return
 	}
 	o := &v.p.Options
 	after := op.Post >= o.From
-	if t, ok := v.p.counter(op.Endpoint, Outstanding); ok && op.Flags&ops.CallRecord == 0 {
+	if t, ok := v.p.counter(op.Endpoint, Outstanding); ok && op.Flags&(ops.CallRecord|ops.Unseen) == 0 {
 		if after {
 			v.post = append(v.post, Sample{t, op.Post, uint64(op.Outstanding)})
 		}

@@ -1,6 +1,8 @@
 /* Whose memory an address is, by the CUDA or HIP driver that the process has loaded, if it has one. It is never loaded from here. */
 #define _GNU_SOURCE
-#include "mlx5dv.h"
+#include "gpu_of.h"
+
+#include "recorder.h"
 
 #include <errno.h>
 #include <string.h>
