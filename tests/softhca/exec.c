@@ -67,7 +67,7 @@ static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, s
 {
 	int n = 0;
 
-	if (w->flags & IBV_SEND_INLINE) {
+	if ((w->flags & IBV_SEND_INLINE) && !q->devx) {
 		out[0] = (struct span){ .addr = (uintptr_t)wqe_inline(w), .len = w->length, .proc = hca.slot };
 		return w->length ? 1 : 0;
 	}
@@ -76,7 +76,11 @@ static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, s
 
 		if (!s->length)
 			continue;
-		if (mem_resolve(hca.slot, q->sh->pdn, s->lkey, s->addr, s->length, access, &out[n]))
+		if (n == HCA_MAX_SGE)
+			return -1;
+		if (w->pieces >> i & 1)
+			out[n] = (struct span){ .addr = s->addr, .len = s->length, .proc = hca.slot };
+		else if (mem_resolve(hca.slot, q->sh->pdn, s->lkey, s->addr, s->length, access, &out[n]))
 			return -1;
 		n++;
 	}
@@ -114,7 +118,7 @@ static struct shm_cqe arrival(const struct hca_qp *q, const struct shm_qp *t, co
 		.imm = w->imm,
 		.flags = has_imm(w) ? IBV_WC_WITH_IMM : 0,
 		.src_qp = q->qp.qp_num,
-		.slid = HCA_LID,
+		.slid = device_lid(q->qp.context),
 		.solicited = (w->flags & IBV_SEND_SOLICITED) != 0,
 	};
 }
@@ -273,7 +277,7 @@ static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 }
 
 /* The 40 bytes before a datagram that came with a global route. */
-static void make_grh(const struct wqe *w, uint8_t *grh)
+static void make_grh(const struct hca_qp *q, const struct wqe *w, uint8_t *grh)
 {
 	const struct ibv_global_route *g = &w->ah.grh;
 	const uint16_t payload = w->length;
@@ -288,7 +292,7 @@ static void make_grh(const struct wqe *w, uint8_t *grh)
 	grh[5] = payload;
 	grh[6] = 0x1b;
 	grh[7] = g->hop_limit;
-	device_gid(&source, g->sgid_index);
+	device_gid(q->qp.context, &source, g->sgid_index);
 	memcpy(grh + 8, source.raw, 16);
 	memcpy(grh + 24, g->dgid.raw, 16);
 }
@@ -308,7 +312,7 @@ static enum outcome exec_ud(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 	t = nsrc < 0 ? NULL : shm_find_qp(hca.shm, w->remote_qpn);
 	if (!t)
 		return DONE;
-	make_grh(w, grh);
+	make_grh(q, w, grh);
 	src[0] = (struct span){ .addr = (uintptr_t)grh, .len = HCA_GRH, .proc = hca.slot };
 	rx_lock(t);
 	if (connected(q, t, w->remote_qpn, 0) && t->qkey == qkey && rq_take(&hca.shm->rq[t->rq], &taken.r, false)) {
@@ -349,24 +353,25 @@ static void complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status s
 	if (status == IBV_WC_WR_FLUSH_ERR)
 		stats_flushed();
 	q->waiting_since_ns = 0;
-	if (q->devx) {
+	const uint32_t slots = !q->devx ? 1 : w->blocks < q->posted - q->executed ? w->blocks : q->posted - q->executed;
+
+	if (q->devx)
+		q->devx->decoded = false;
+	if (q->devx && q->devx->cq) {
 		devx_complete(q, w, status);
-		q->executed += w->blocks < q->posted - q->executed ? w->blocks : q->posted - q->executed;
-		return;
-	}
-	if (status || (w->flags & IBV_SEND_SIGNALED)) {
+	} else if (status || (w->flags & IBV_SEND_SIGNALED)) {
 		const struct shm_cqe e = {
 			.wr_id = w->wr_id,
 			.qpn = q->qp.qp_num,
-			.sq_end = q->executed + 1,
+			.sq_end = q->executed + slots,
 			.status = status,
-			.opcode = wc_opcode[w->opcode],
+			.opcode = w->opcode < sizeof wc_opcode ? wc_opcode[w->opcode] : 0,
 			.byte_len = w->length,
 		};
 
 		cq_push(q->sh->scq, &e);
 	}
-	q->executed++;
+	q->executed += slots;
 }
 
 /* Whether to give up a request that waits, and with which status. Counted

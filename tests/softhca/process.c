@@ -44,6 +44,7 @@ static void in_child(void)
 	pthread_mutex_init(&init_mu, NULL);
 	stats_reset();
 	doorbell_forked();
+	rings_forked();
 	gpu_forked();
 	copier_forked();
 }

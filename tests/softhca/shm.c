@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Changes with every change of the layout. */
-#define MAGIC 0x0200616368736f66ull
+#define MAGIC 0x0300616368736f66ull
 #define HEADER ((sizeof(struct shm) + SHM_PAGE - 1) & ~(size_t)(SHM_PAGE - 1))
 #define RINGS (HEADER + (size_t)SHM_PAGES * SHM_PAGE)
 #define TOTAL (RINGS + (size_t)SHM_JOB_BYTES_ALL)

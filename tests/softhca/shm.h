@@ -115,6 +115,9 @@ struct shm_cq {
 	_Atomic uint32_t head, tail;
 	_Atomic uint32_t armed; /* 1 next completion, 2 next solicited one */
 	_Atomic uint32_t event; /* the owner's engine is to raise an event */
+	/* the same entries in mlx5's layout, where the program asked for that: its page (0: none) */
+	uint32_t raw_page, raw_stride;
+	uint32_t ignore_overrun;
 } __attribute__((aligned(64)));
 
 struct shm_recv {
@@ -129,6 +132,9 @@ struct shm_rq {
 	uint32_t proc, pdn, depth, stride, max_sge, page, is_srq;
 	_Atomic uint32_t head, tail;
 	_Atomic uint64_t waiters; /* by slot: senders that found it empty */
+	/* a second ring, in mlx5's layout, which the program fills by itself: its page (0: none), the element that is next, how many were taken */
+	uint32_t raw_page, raw_stride;
+	uint16_t raw_next, raw_taken;
 } __attribute__((aligned(64)));
 
 struct shm_mr {
