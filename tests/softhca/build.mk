@@ -101,3 +101,4 @@ SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check 
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh
+	$(SOFTHCA)/test-mlx5.sh

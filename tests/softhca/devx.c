@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUERY_HCA_CAP = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, RST2INIT_QP = 0x502, INIT2RTR_QP = 0x503, RTR2RTS_QP = 0x504, TO_ERR_QP = 0x507, TO_RST_QP = 0x50a };
+enum { QUERY_HCA_CAP = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, RST2INIT_QP = 0x502, INIT2RTR_QP = 0x503, RTR2RTS_QP = 0x504, TO_ERR_QP = 0x507, TO_RST_QP = 0x50a, CREATE_RMP = 0x90c };
 enum { BAD_PARAMETER = 3, BAD_RESOURCE = 5 }; /* status of a command */
 enum { IN_CQC = 0x10, IN_QPC = 0x18, CREATE_IN = 0x110 };
 
 struct mlx5dv_devx_obj {
 	struct devx_cq *cq;
 	struct devx_queue *queue;
+	int rq; /* 0: none */
 	struct ibv_context *context;
 };
 
@@ -132,6 +133,7 @@ static int general_cmd(const void *in, size_t inlen, void *out, size_t outlen)
 		cap[0x4d] |= 9;                     /* log_bf_reg_size */
 		put16(cap + 0x52, WQE_MAX);         /* max_wqe_sz_sq */
 		put16(cap + 0x56, 512);             /* max_wqe_sz_rq */
+		cap[0x70] |= 15;                    /* log_max_rmp */
 		return 0;
 	case ATOMIC:
 		cap[0x8] |= 0x40;         /* results of 8 bytes come in the host's order */
@@ -220,6 +222,23 @@ no:
 	return NULL;
 }
 
+/* Receives that several queues share. */
+static int create_rmp(const uint8_t *in)
+{
+	enum { WQ = 0x20 + 0x30, CYCLIC = 1, MAX_LOG = 15 };
+	const uint8_t *wq = in + WQ;
+	const unsigned type = wq[0] >> 4, log = wq[0x23] & 0x1f, log_stride = wq[0x21] & 0xf;
+	struct devx_memory ring, record;
+	int i = 0;
+
+	if (type <= CYCLIC && log <= MAX_LOG && log_stride >= 5 && log_stride <= 10 &&
+	    memory_at(get32(wq + 0x2c), get64(wq + 0x30), 1ull << (log + log_stride), &ring) &&
+	    memory_at(get32(wq + 0x28), get64(wq + 0x10), 4, &record))
+		i = rings_create_rq(&ring, &record, log, 1u << log_stride, get24(wq + 9), type != CYCLIC);
+	hca_log("CREATE_RMP of %u x %u, type %u -> %d", 1u << log, 1u << log_stride, type, i);
+	return i > 0 ? i : 0;
+}
+
 static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
 {
 	struct mlx5dv_devx_obj *o = calloc(1, sizeof *o);
@@ -233,10 +252,12 @@ static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const voi
 		put24((uint8_t *)out + 9, o->cq->cqn);
 	else if (outlen >= 16 && op == CREATE_QP && (o->queue = create_qp(context, in)))
 		put24((uint8_t *)out + 9, o->queue->q->qp.qp_num);
-	if (o->cq || o->queue)
+	else if (outlen >= 16 && op == CREATE_RMP && (o->rq = create_rmp(in)))
+		put24((uint8_t *)out + 9, o->rq);
+	if (o->cq || o->queue || o->rq)
 		return o;
 	hca_log("obj_create: command %#x of %zu bytes refused", op, inlen);
-	refuse(out, outlen, op == CREATE_CQ || op == CREATE_QP ? BAD_RESOURCE : BAD_PARAMETER);
+	refuse(out, outlen, op == CREATE_CQ || op == CREATE_QP || op == CREATE_RMP ? BAD_RESOURCE : BAD_PARAMETER);
 	free(o);
 	return NULL;
 }
@@ -298,6 +319,8 @@ static int obj_destroy(struct mlx5dv_devx_obj *o)
 		qp_bare_free(o->queue->q);
 		devx_queue_free(o->queue);
 	}
+	if (o->rq)
+		rq_destroy(o->rq);
 	if (o->cq) {
 		cqs[o->cq->cqn] = NULL;
 		atomic_store(&hca.shm->cq[o->cq->cqn].life, SHM_FREE);

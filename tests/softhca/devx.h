@@ -104,6 +104,8 @@ int rings_init_obj(struct mlx5dv_obj *o, uint64_t type);
 void rings_cqe(struct shm_cq *c, uint32_t n, const struct shm_cqe *e);
 void rings_write_entry(uint8_t *to, const uint8_t *e);
 bool rings_cq_full(const struct shm_cq *c, uint32_t head);
+/* A shared receive queue in the program's memory: its number, or -1. */
+int rings_create_rq(const struct devx_memory *ring, const struct devx_memory *record, uint32_t log, uint32_t stride, uint32_t pdn, bool linked);
 bool rings_take(struct shm_rq *r, struct shm_recv *out);
 void rings_reset(struct shm_rq *r);
 size_t rings_cq_bytes(const struct shm_cq *c);

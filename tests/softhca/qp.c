@@ -38,7 +38,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 		errno = ENOMEM;
 		goto no_qp;
 	}
-	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type);
+	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type, pd->context);
 	if (!stats) {
 		atomic_store(&hca.shm->qp[i].life, SHM_FREE);
 		goto no_qp;
@@ -405,7 +405,7 @@ struct hca_qp *qp_bare(struct ibv_context *c, uint32_t type, uint32_t pdn, uint3
 	shm_lock(hca.shm, &hca.shm->tables);
 	i = shm_take_qp(hca.shm, hca.slot);
 	shm_unlock(&hca.shm->tables);
-	if (i < 0 || !(q->stats = stats_queue_pair(hca.shm->qp[i].qpn, type))) {
+	if (i < 0 || !(q->stats = stats_queue_pair(hca.shm->qp[i].qpn, type, c))) {
 		if (i >= 0)
 			atomic_store(&hca.shm->qp[i].life, SHM_FREE);
 		free(q);

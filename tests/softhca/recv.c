@@ -59,7 +59,7 @@ bool rq_take(struct shm_rq *r, struct shm_recv *out, bool wait)
 	shm_lock(hca.shm, &r->lock);
 	uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
-	if (r->raw_page && rings_take(r, out)) {
+	if ((r->raw_page || r->raw_ring.len) && rings_take(r, out)) {
 		found = true;
 	} else if (atomic_load_explicit(&r->head, memory_order_relaxed) != tail) {
 		const struct shm_recv *e = entry(r, tail);

@@ -230,27 +230,74 @@ static int rq_ring(struct shm_rq *r)
 		return ENOMEM;
 	shm_lock(hca.shm, &r->lock);
 	r->raw_page = page;
+	r->linked = r->is_srq;
 	for (uint32_t i = 0; r->is_srq && i < r->depth; i++)
 		put16(rq_element(r, i) + 2, (uint16_t)((i + 1) & (r->depth - 1)));
 	shm_unlock(&r->lock);
 	return 0;
 }
 
+/* Bytes of a ring in the memory of its owner, whichever process that is. */
+static bool fetch(const struct span *from, uint32_t at, void *to, uint32_t n)
+{
+	struct span src = *from;
+	const struct span dst = { .addr = (uintptr_t)to, .len = n, .proc = hca.slot };
+
+	src.addr += at;
+	src.len = n;
+	return !mem_copy(&dst, 1, &src, 1);
+}
+
 /* Takes the oldest receive of the ring; r->lock held. */
 bool rings_take(struct shm_rq *r, struct shm_recv *out)
 {
-	const uint16_t posted = (uint16_t)be32toh(__atomic_load_n(rq_record(r), __ATOMIC_ACQUIRE));
 	const uint16_t at = r->raw_next;
-	const uint8_t *e = rq_element(r, at), *segment = e + (r->is_srq ? NEXT_SEGMENT : 0);
+	uint8_t own[NEXT_SEGMENT + HCA_MAX_SGE * 16];
+	const uint8_t *e = own, *segment;
+	uint32_t posted = 0;
 
-	if (posted == r->raw_taken)
+	if (r->raw_page) {
+		posted = __atomic_load_n(rq_record(r), __ATOMIC_ACQUIRE);
+		e = rq_element(r, at);
+	} else if (!fetch(&r->raw_record, 0, &posted, sizeof posted)) {
 		return false;
+	}
+	if ((uint16_t)be32toh(posted) == r->raw_taken)
+		return false;
+	if (!r->raw_page && !fetch(&r->raw_ring, (at & (r->depth - 1)) * r->raw_stride, own, r->raw_stride < sizeof own ? r->raw_stride : sizeof own))
+		return false;
+	segment = e + (r->is_srq ? NEXT_SEGMENT : 0);
 	*out = (struct shm_recv){ .wr_id = at };
 	for (; out->num_sge < r->max_sge && get32(segment + 4) != INVALID_KEY; segment += 16)
 		out->sge[out->num_sge++] = (struct ibv_sge){ .length = get32(segment), .lkey = get32(segment + 4), .addr = get64(segment + 8) };
 	r->raw_taken++;
-	r->raw_next = r->is_srq ? get16(e + 2) : (uint16_t)(at + 1);
+	r->raw_next = r->linked ? get16(e + 2) : (uint16_t)(at + 1);
 	return true;
+}
+
+int rings_create_rq(const struct devx_memory *ring, const struct devx_memory *record, uint32_t log, uint32_t stride, uint32_t pdn, bool linked)
+{
+	struct shm *s = hca.shm;
+	int i;
+
+	shm_lock(s, &s->tables);
+	i = shm_take_rq(s, hca.slot);
+	shm_unlock(&s->tables);
+	if (i < 0)
+		return -1;
+	struct shm_rq *r = &s->rq[i];
+
+	shm_lock(s, &r->lock);
+	r->pdn = pdn;
+	r->is_srq = 1;
+	r->linked = linked;
+	r->depth = 1u << log;
+	r->raw_stride = stride;
+	r->max_sge = (stride - NEXT_SEGMENT) / 16 < HCA_MAX_SGE ? (stride - NEXT_SEGMENT) / 16 : HCA_MAX_SGE;
+	r->raw_record = (struct span){ .addr = record->addr, .len = 4, .proc = hca.slot, .kind = record->kind, .device = record->device };
+	r->raw_ring = (struct span){ .addr = ring->addr, .len = (uint32_t)ring->size, .proc = hca.slot, .kind = ring->kind, .device = ring->device };
+	shm_unlock(&r->lock);
+	return i;
 }
 
 /* With the queue pair's state; the program starts at element 0 again. */

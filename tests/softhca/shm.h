@@ -132,9 +132,12 @@ struct shm_rq {
 	uint32_t proc, pdn, depth, stride, max_sge, page, is_srq;
 	_Atomic uint32_t head, tail;
 	_Atomic uint64_t waiters; /* by slot: senders that found it empty */
-	/* a second ring, in mlx5's layout, which the program fills by itself: its page (0: none), the element that is next, how many were taken */
+	/* a ring in mlx5's layout, which the program fills by itself: in a page of the segment (0: none) or in memory of the owner's; the element
+	 * that is next, how many were taken */
 	uint32_t raw_page, raw_stride;
 	uint16_t raw_next, raw_taken;
+	uint32_t linked; /* elements name the one that follows */
+	struct span raw_ring, raw_record; /* len 0: none */
 } __attribute__((aligned(64)));
 
 struct shm_mr {
