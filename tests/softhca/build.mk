@@ -57,7 +57,7 @@ $(SH)/verbs_check: $(SH_CHECK) $(SOFTHCA)/clients/check.h
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(SH_CHECK) -libverbs
 
-SH_DEVX := $(addprefix $(SOFTHCA)/clients/,check.c devx.c devx_check.c)
+SH_DEVX := $(addprefix $(SOFTHCA)/clients/,check.c devx.c devx_check.c devx_rings.c)
 $(SH)/devx_check: $(SH_DEVX) $(SOFTHCA)/clients/check.h $(SOFTHCA)/clients/devx.h
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -lmlx5 -libverbs

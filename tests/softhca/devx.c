@@ -298,6 +298,12 @@ static int modify(struct hca_qp *q, const void *in, size_t inlen, void *out, siz
 	}
 	if (op == RST2INIT_QP || op == INIT2RTR_QP)
 		set_access(q->sh, qpc[0x92]);
+	if (op == INIT2RTR_QP)
+		q->sh->min_rnr_timer = qpc[0x94] & 0x1f;
+	if (op == RTR2RTS_QP) {
+		q->attr.retry_cnt = qpc[0x71] & 7;
+		q->attr.rnr_retry = qpc[0x72] >> 5;
+	}
 	qp_bare_state(q, to, op == INIT2RTR_QP ? get24(qpc + 0x15) : 0);
 	return 0;
 }

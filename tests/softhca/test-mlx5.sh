@@ -67,6 +67,29 @@ several_devices() {
 	unset SOFTHCA_DEVICES
 }
 
+# Faults asked for, where queues are rung through doorbells (test.sh has the others).
+ring_faults() {
+	own_fault devx_late_receives rnr_every=3 late_receives
+	own_fault devx_delays delay_us=20000 delays
+}
+
+own_fault() { # own_fault NAME FAULT CASE
+	wanted "$1" || return 0
+	SOFTHCA_DEVX=1 SOFTHCA_FAULT=$2 timeout -k 5 100 "$build/devx_check" "$3" >"$work/client" 2>&1
+	result "$1" $? "$work/client"
+}
+
+devx_two_devices() {
+	local name=devx_all_to_all_two_devices
+	wanted $name || return 0
+	rm -f "$work/stats"
+	SOFTHCA_DEVX=1 SOFTHCA_DEVICES=2 SOFTHCA_STATS=$work/stats timeout -k 5 100 "$build/devx_check" all_to_all >"$work/client" 2>&1 &&
+		eq "$(counted_on 0 fetch_add)" 2400 && eq "$(counted_on 1 fetch_add)" 2400
+	result $name $? "$work/client"
+}
+
 ucx_mlx5
 several_devices
+devx_two_devices
+ring_faults
 exit $failed
