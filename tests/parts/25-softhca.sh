@@ -5,5 +5,6 @@
 tests/softhca/setup.sh >&2
 tests/softhca/test.sh || failed=1
 tests/softhca/test-mlx5.sh || failed=1
+tests/softhca/test-hosts.sh || failed=1
 check sanitizers make -s softhca-asan
 finish

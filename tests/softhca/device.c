@@ -1,5 +1,6 @@
 /* The device: list, open, port, tables, protection domains, address handles. */
 #include "hca.h"
+#include "tcp.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -12,6 +13,7 @@
 
 #define GUID 0x506b4b0300f70001ull
 #define GUID_STEP 0x100
+#define HOST_STEP 0x10000
 
 /* gid_type of /usr/include: IBVERBS_PRIVATE_34's ibv_query_gid_type */
 enum sysfs_gid_type { SYSFS_IB_ROCE_V1, SYSFS_ROCE_V2 };
@@ -55,14 +57,19 @@ static int index_of(const struct ibv_device *d)
 	return (int)(d - devices);
 }
 
+static int host(void)
+{
+	return tcp_host() > 0 ? tcp_host() : 0;
+}
+
 static uint64_t guid(int device)
 {
-	return GUID + (uint64_t)device * GUID_STEP;
+	return GUID + (uint64_t)device * GUID_STEP + (uint64_t)host() * HOST_STEP;
 }
 
 uint16_t device_lid(const struct ibv_context *c)
 {
-	return (uint16_t)(HCA_LID + index_of(c->device));
+	return (uint16_t)(HCA_LID + host() * HCA_DEVICES + index_of(c->device));
 }
 
 struct ibv_device **ibv_get_device_list(int *n)
@@ -112,6 +119,7 @@ void device_gid(const struct ibv_context *c, union ibv_gid *gid, int index)
 	} else { /* the IPv4 address 10.0.0.1 and the next ones */
 		gid->raw[10] = gid->raw[11] = 0xff;
 		gid->raw[12] = 10;
+		gid->raw[14] = (uint8_t)host();
 		gid->raw[15] = (uint8_t)(1 + index_of(c->device));
 	}
 }

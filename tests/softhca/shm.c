@@ -1,5 +1,6 @@
 /* The shared segment: making it, slots, liveness, locks, reaping. */
 #include "hca.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ static int open_locked(void)
 	if (name)
 		snprintf(path, sizeof path, "%s", name);
 	else
-		snprintf(path, sizeof path, "/dev/shm/softhca-%u", (unsigned)geteuid());
+		snprintf(path, sizeof path, tcp_host() < 0 ? "/dev/shm/softhca-%u" : "/dev/shm/softhca-%u-%d", (unsigned)geteuid(), tcp_host());
 	for (;;) {
 		struct stat st;
 
