@@ -78,6 +78,10 @@ $(SH)/host_check: $(SOFTHCA)/clients/host_check.c
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -D_GNU_SOURCE -o $@ $< -libverbs
 
+$(SH)/sysfs_check: $(SOFTHCA)/clients/sysfs_check.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -D_GNU_SOURCE -o $@ $< -libverbs
+
 $(SH)/dlopen_check: $(SOFTHCA)/clients/dlopen_check.c
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -o $@ $< -ldl
@@ -101,7 +105,7 @@ $(SH)/devx_check-asan: $(SH_DEVX) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(SH_mlx5:%=$(S
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(SH)/host_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(SH)/host_check $(SH)/sysfs_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh

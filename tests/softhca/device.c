@@ -42,9 +42,11 @@ static void make_devices(void)
 
 		d->node_type = IBV_NODE_CA;
 		d->transport_type = IBV_TRANSPORT_IB;
-		if (path && tree)
-			snprintf(d->name, sizeof d->name, "../../..%s/mlx5_%d", tree, i);
-		else
+		if (path && tree && snprintf(d->name, sizeof d->name, "../../..%s/mlx5_%d", tree, i) >= (int)sizeof d->name) {
+			fprintf(stderr, "softhca: SOFTHCA_SYSFS: '%s' is too long for a device's name\n", tree);
+			exit(1);
+		}
+		if (!path || !tree)
 			snprintf(d->name, sizeof d->name, "mlx5_%d", i);
 		snprintf(d->dev_name, sizeof d->dev_name, "uverbs%d", i);
 		snprintf(d->dev_path, sizeof d->dev_path, "/sys/class/infiniband_verbs/uverbs%d", i);

@@ -37,5 +37,37 @@ hosts() {
 	export SOFTHCA_SHM=$work/segment
 }
 
+# What NCCL, NVSHMEM and UCX look for, with privilege and without.
+sysfs() {
+	local link name
+	if ! unshare -m true 2>/dev/null; then
+		echo "SKIP sysfs: needs a mount namespace (root)"
+		return
+	fi
+	for link in infiniband ethernet; do
+		name=sysfs_mounted_$link
+		if wanted $name; then
+			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link timeout 20 "$here/sysfs.sh" --run "$build/sysfs_check" 2 >"$work/client" 2>&1
+			result $name $? "$work/client"
+		fi
+		name=sysfs_by_name_$link
+		if wanted $name; then
+			# a user who may mount nothing, where /sys/class/infiniband is there and empty
+			local open
+			open=$(mktemp -d)
+			mkdir "$open/tree"
+			chmod -R 755 "$open"
+			cp "$build/sysfs_check" "$build"/lib*.so* "$open"
+			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link "$here/sysfs.sh" "$open/tree"
+			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link SOFTHCA_SYSFS=$open/tree SOFTHCA_NAMES=1 LD_LIBRARY_PATH=$open SOFTHCA_SHM=/dev/shm/softhca-names-$$ timeout 20 \
+				"$here/sysfs.sh" --run sh -c 'umount /sys/class/infiniband && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"' - "$open/sysfs_check" 2 >"$work/client" 2>&1 &&
+				grep -q "^\.\./\.\./\.\." "$work/client"
+			result $name $? "$work/client"
+			rm -rf "$open"
+		fi
+	done
+}
+
 hosts
+sysfs
 exit $failed
