@@ -3,7 +3,7 @@ SOFTHCA := tests/softhca
 SH := $(B)/softhca
 SH_CFLAGS := $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE
 SH_LDFLAGS := -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-Bsymbolic-functions
-SH_ibverbs := shm table mem event cq cq_ex recv send wr exec target tcp qp engine process device names stats log devx devx_wqe doorbell rings gpu copier fault
+SH_ibverbs := shm table mem event cq cq_ex recv send wr exec target tcp qp engine process device names stats log devx devx_wqe doorbell rings gpu copier share fault
 SH_mlx5 := mlx5
 SH_GEN = awk -f $(SOFTHCA)/gen-symbols.awk -v out=$(1) $(SOFTHCA)/symbols/$*.list $(SH)/obj/$*.nm > $@
 

@@ -49,6 +49,7 @@ static void in_child(void)
 	tcp_forked();
 	gpu_forked();
 	copier_forked();
+	share_forked();
 }
 
 int hca_init(void)

@@ -25,6 +25,7 @@ enum {
 	SHM_MRS = 65536,
 	SHM_PAGE = 4096,
 	SHM_PAGES = 1 << 19, /* 2 GiB of rings, allocated page by page */
+	SHM_SHARES = 1024,
 	SHM_JOBS = 4,        /* of a process at a time, each with so many bytes of data */
 	SHM_JOB_BYTES = 1 << 18,
 	SHM_JOB_AREAS = SHM_JOBS + 1, /* one more is the process's own */
@@ -62,7 +63,7 @@ enum { SHM_JOB_WRITE, SHM_JOB_READ, SHM_JOB_UPDATE };
 struct shm_proc {
 	_Atomic uint32_t live; /* 1 from registration to orderly exit */
 	_Atomic int32_t pid;
-	struct shm_bell engine, jobs;
+	struct shm_bell engine, jobs, shares;
 	struct shm_job job[SHM_JOBS];
 	struct shm_lock atomics;   /* RDMA atomics on memory of this process */
 } __attribute__((aligned(64)));
@@ -147,8 +148,17 @@ struct shm_mr {
 	uint32_t proc, pdn, access;
 	uint32_t kind; /* enum mem_kind */
 	uint32_t device;
+	uint32_t share;
 	uint64_t addr, iova, len;
 } __attribute__((aligned(64)));
+
+/* GPU memory that other processes may map: its handle (CUDA's) and the address that it has for its owner. */
+struct shm_share {
+	_Atomic uint32_t id; /* 0: free; never the same again */
+	uint32_t proc;
+	uint64_t base;
+	uint8_t handle[64];
+};
 
 struct shm {
 	uint64_t magic;
@@ -161,6 +171,8 @@ struct shm {
 	struct shm_cq cq[SHM_CQS];
 	struct shm_rq rq[SHM_RQS];
 	struct shm_mr mr[SHM_MRS];
+	struct shm_share share[SHM_SHARES];
+	uint32_t last_share;
 	uint8_t page_owner[SHM_PAGES]; /* 0, or 1 + slot */
 };
 

@@ -28,7 +28,7 @@ static struct {
 	_Atomic uint64_t signaled, inlined, flushed;
 	_Atomic uint64_t recv_posted, srq_recv_posted;
 	_Atomic uint64_t send_cqes, recv_cqes, error_cqes, recv_bytes;
-	_Atomic uint64_t polls, empty_polls;
+	_Atomic uint64_t polls, empty_polls, gpu_direct, gpu_staged;
 	struct qp_stats *_Atomic queue_pairs;
 } count;
 
@@ -86,6 +86,11 @@ void stats_poll(uint32_t n)
 void stats_flushed(void)
 {
 	add(&count.flushed, 1);
+}
+
+void stats_gpu(bool direct, uint64_t bytes)
+{
+	add(direct ? &count.gpu_direct : &count.gpu_staged, bytes);
 }
 
 void stats_reset(void)
@@ -172,7 +177,8 @@ static void print(FILE *f)
 		{ "srq_recv_posted", count.srq_recv_posted }, { "send_cqes", count.send_cqes },
 		{ "recv_cqes", count.recv_cqes },     { "error_cqes", count.error_cqes },
 		{ "recv_bytes", count.recv_bytes },   { "polls", count.polls },
-		{ "empty_polls", count.empty_polls },
+		{ "empty_polls", count.empty_polls }, { "gpu_direct", count.gpu_direct },
+		{ "gpu_staged", count.gpu_staged },
 	};
 	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
 		fprintf(f, ",\"%s\":%lu", plain[i].name, (unsigned long)plain[i].value);

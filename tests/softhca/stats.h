@@ -35,6 +35,8 @@ void stats_recv_posted(uint32_t n, int srq);
 void stats_completion(const struct shm_cqe *e);
 void stats_poll(uint32_t n);
 void stats_flushed(void);
+/* Bytes to or from another process's GPU: directly, or with its help. */
+void stats_gpu(bool direct, uint64_t bytes);
 void stats_write(void);
 /* In a forked child: its parent's counts are not its own. */
 void stats_reset(void);

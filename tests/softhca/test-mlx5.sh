@@ -88,8 +88,24 @@ devx_two_devices() {
 	result $name $? "$work/client"
 }
 
+# Memory of another process's GPU: mapped where that is asked for, and with its process's help.
+gpu_sharing() {
+	local name way set
+	for way in direct:1 staged:0; do
+		name=gpu_${way%:*}
+		wanted "$name" || continue
+		rm -f "$work/stats"
+		SOFTHCA_DEVX=1 SOFTHCA_GPU_IPC=${way#*:} SOFTHCA_STATS=$work/stats LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$build/../standin \
+			timeout -k 5 100 "$build/gpu_check" between posted reallocated >"$work/client" 2>&1 &&
+			[ "$(stat_sum "gpu_${way%:*}")" -gt 1000000 ] && eq $(($(stat_sum gpu_direct) + $(stat_sum gpu_staged))) 10812252 &&
+			{ [ "${way#*:}" = 1 ] || eq "$(stat_sum gpu_direct)" 0; }
+		result "$name" $? "$work/client" "$work/stats"
+	done
+}
+
 ucx_mlx5
 several_devices
+gpu_sharing
 devx_two_devices
 ring_faults
 exit $failed
