@@ -32,7 +32,7 @@ hosts() {
 	mkdir -p "$tree"
 	"$here/sysfs.sh" "$tree"
 	if wanted hosts_ucx_rc_x && ucx_ready hosts_ucx_rc_x; then
-		SOFTHCA_DEVX=1 SOFTHCA_SYSFS=$tree UCX_TLS=rc_x UCX_NET_DEVICES=mlx5_0:1 between hosts_ucx_rc_x '[ $(requests send) -ge 210 ]' ucx_perftest -t tag_lat -n 100 -w 5 -s 1000
+		SOFTHCA_DEVX=1 SOFTHCA_SYSFS=$tree UCX_TLS=rc_x UCX_NET_DEVICES=mlx5_0:1 between hosts_ucx_rc_x '[ $(requests send) -ge 200 ]' ucx_perftest -t tag_lat -n 100 -w 5 -s 1000
 	fi
 	export SOFTHCA_SHM=$work/segment
 }
