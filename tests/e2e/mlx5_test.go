@@ -21,7 +21,7 @@ func TestRingsPastVerbs(t *testing.T) {
 		"made by verbs, ud": {"UCX_IB_MLX5_DEVX=n", "UCX_TLS=ud_x,self"},
 	}
 	for name, env := range ways {
-		for _, providers := range []string{"ucx,ibverbs", "ibverbs"} {
+		for _, providers := range []string{"ucx,ibverbs,mlx5dv", "ibverbs,mlx5dv"} {
 			t.Run(name+"/"+providers, func(t *testing.T) {
 				tree := t.TempDir()
 				if out, err := exec.CommandContext(t.Context(), "../softhca/sysfs.sh", tree).CombinedOutput(); err != nil {
