@@ -4,5 +4,7 @@
 . "$(dirname "$0")/../lib.sh"
 tests/softhca/setup.sh >&2
 tests/softhca/test.sh || failed=1
+tests/softhca/test-mlx5.sh || failed=1
+tests/softhca/test-hosts.sh || failed=1
 check sanitizers make -s softhca-asan
 finish

@@ -3,7 +3,7 @@ SOFTHCA := tests/softhca
 SH := $(B)/softhca
 SH_CFLAGS := $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE
 SH_LDFLAGS := -shared -Wl,-z,nodelete -Wl,-z,defs -Wl,-Bsymbolic-functions
-SH_ibverbs := shm table mem event cq cq_ex recv send wr exec qp engine process device names stats log devx devx_wqe doorbell gpu copier fault
+SH_ibverbs := shm table mem event cq cq_ex recv send wr exec target tcp qp engine process device names stats log devx devx_wqe doorbell rings gpu copier share fault
 SH_mlx5 := mlx5
 SH_GEN = awk -f $(SOFTHCA)/gen-symbols.awk -v out=$(1) $(SOFTHCA)/symbols/$*.list $(SH)/obj/$*.nm > $@
 
@@ -57,7 +57,7 @@ $(SH)/verbs_check: $(SH_CHECK) $(SOFTHCA)/clients/check.h
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(SH_CHECK) -libverbs
 
-SH_DEVX := $(addprefix $(SOFTHCA)/clients/,check.c devx.c devx_check.c)
+SH_DEVX := $(addprefix $(SOFTHCA)/clients/,check.c devx.c devx_check.c devx_rings.c)
 $(SH)/devx_check: $(SH_DEVX) $(SOFTHCA)/clients/check.h $(SOFTHCA)/clients/devx.h
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -lmlx5 -libverbs
@@ -73,6 +73,14 @@ $(SH)/dc_check: $(addprefix $(SOFTHCA)/clients/,check.c devx.c dc_check.c check.
 $(SH)/fill_segment: $(SOFTHCA)/clients/fill_segment.c
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -o $@ $< -libverbs
+
+$(SH)/host_check: $(SOFTHCA)/clients/host_check.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -D_GNU_SOURCE -o $@ $< -libverbs
+
+$(SH)/sysfs_check: $(SOFTHCA)/clients/sysfs_check.c
+	@mkdir -p $(@D)
+	$(CC) $(CWARN) -O2 -g -D_GNU_SOURCE -o $@ $< -libverbs
 
 $(SH)/dlopen_check: $(SOFTHCA)/clients/dlopen_check.c
 	@mkdir -p $(@D)
@@ -97,10 +105,12 @@ $(SH)/devx_check-asan: $(SH_DEVX) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(SH_mlx5:%=$(S
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(SH)/host_check $(SH)/sysfs_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh
+	$(SOFTHCA)/test-mlx5.sh
+	$(SOFTHCA)/test-hosts.sh
 
 tests: $(SH)/bfs
 $(SH)/bfs: $(addprefix $(SOFTHCA)/clients/,check.c devx.c bfs.c check.h devx.h) $(B)/standin/libcuda.so

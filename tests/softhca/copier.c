@@ -5,6 +5,7 @@
  */
 #include "gpu.h"
 #include "hca.h"
+#include "stats.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -228,7 +229,12 @@ static int piece(const struct span *dst, const struct span *src)
 
 	if (far->proc == hca.slot)
 		return gpu_copy(dst->addr, src->addr, dst->len, dst->kind == MEM_GPU ? dst->device : src->device);
-	return far->kind == MEM_GPU ? by_jobs(far, near, out) : by_bounce(far, near, out);
+	if (far->kind != MEM_GPU)
+		return by_bounce(far, near, out);
+	const int rc = share_copy(far, near, out);
+
+	stats_gpu(rc >= 0, far->len);
+	return rc >= 0 ? rc : by_jobs(far, near, out);
 }
 
 int gpu_move(const struct span *dst, int ndst, const struct span *src, int nsrc)

@@ -1,5 +1,5 @@
 /* Completion queues: producers of any process, consumers of the owner. */
-#include "hca.h"
+#include "devx.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -62,11 +62,18 @@ void cq_push(uint32_t index, const struct shm_cqe *e)
 	shm_lock(hca.shm, &c->lock);
 	uint32_t head = atomic_load_explicit(&c->head, memory_order_relaxed);
 
-	if (head - atomic_load_explicit(&c->tail, memory_order_acquire) >= c->depth) {
+	const bool polled = head - atomic_load_explicit(&c->tail, memory_order_acquire) < c->depth;
+
+	/* who reads the ring of mlx5's layout does not poll */
+	if (c->raw_page ? rings_cq_full(c, head) && !polled : !polled) {
 		shm_unlock(&c->lock);
 		overrun(e);
 		return;
 	}
+	if (c->raw_page)
+		rings_cqe(c, head, e);
+	if (!polled)
+		atomic_store_explicit(&c->tail, head + 1 - c->depth, memory_order_release);
 	struct shm_cqe *slot = &ring(c)[head & (c->depth - 1)];
 
 	*slot = *e;
@@ -166,6 +173,18 @@ int op_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return 0;
 }
 
+void cq_arm(struct hca_cq *c, bool solicited_only, uint32_t seen)
+{
+	bool now;
+
+	shm_lock(hca.shm, &c->sh->lock);
+	now = ((c->sh->head - seen) & 0xffffff) != 0;
+	atomic_store(&c->sh->armed, now ? 0 : solicited_only ? 2 : 1);
+	shm_unlock(&c->sh->lock);
+	if (now)
+		fire(c->index);
+}
+
 static struct hca_cq *create(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_comp_channel *channel, uint32_t vector)
 {
 	struct hca_cq *c;
@@ -234,6 +253,7 @@ struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *ctx, struct ibv_cq_init_at
 	c = create(ctx, a->cqe, a->cq_context, a->channel, a->comp_vector);
 	if (!c)
 		return NULL;
+	c->sh->ignore_overrun = (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) && (a->flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
 	c->sh->timestamps = (a->wc_flags & ~(uint64_t)IBV_WC_STANDARD_FLAGS) != 0;
 	cq_ex_methods(c);
 	return &c->ex;
@@ -253,7 +273,7 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	uint32_t depth = round_up_pow2(cqe + 1), page, used;
 	int rc = 0;
 
-	if (cqe < 1 || cqe > HCA_MAX_CQE || c->epoch != hca.epoch)
+	if (cqe < 1 || cqe > HCA_MAX_CQE || c->epoch != hca.epoch || s->raw_page)
 		return EINVAL;
 	shm_lock(hca.shm, &hca.shm->tables);
 	page = shm_pages_alloc(hca.shm, hca.slot, depth * sizeof(struct shm_cqe));
@@ -320,9 +340,11 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 		pthread_mutex_lock(&hca.cqs_mu);
 		hca.cqs[c->index] = NULL;
 		pthread_mutex_unlock(&hca.cqs_mu);
+		rings_close_cq(c);
 		if (hca.ready) {
 			shm_lock(hca.shm, &hca.shm->tables);
 			shm_pages_free(hca.shm, c->sh->page, shm_cq_bytes(c->sh));
+			shm_pages_free(hca.shm, c->sh->raw_page, rings_cq_bytes(c->sh));
 			atomic_store(&c->sh->life, SHM_FREE);
 			shm_unlock(&hca.shm->tables);
 		}

@@ -1,5 +1,6 @@
 /* The device: list, open, port, tables, protection domains, address handles. */
 #include "hca.h"
+#include "tcp.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -11,28 +12,78 @@
 #include <unistd.h>
 
 #define GUID 0x506b4b0300f70001ull
+#define GUID_STEP 0x100
+#define HOST_STEP 0x10000
 
 /* gid_type of /usr/include: IBVERBS_PRIVATE_34's ibv_query_gid_type */
 enum sysfs_gid_type { SYSFS_IB_ROCE_V1, SYSFS_ROCE_V2 };
 int ibv_query_gid_type(struct ibv_context *c, uint8_t port, unsigned index, enum sysfs_gid_type *type);
 
-static struct ibv_device device = {
-	.node_type = IBV_NODE_CA,
-	.transport_type = IBV_TRANSPORT_IB,
-	.name = "mlx5_0",
-	.dev_name = "uverbs0",
-	.dev_path = "/sys/class/infiniband_verbs/uverbs0",
-	.ibdev_path = "/sys/class/infiniband/mlx5_0",
-};
+static struct ibv_device devices[HCA_DEVICES];
+static int device_count;
+static pthread_once_t devices_once = PTHREAD_ONCE_INIT;
+
+/*
+ * The tree that sysfs.sh makes stands for /sys/class/infiniband. Programs that put the device's name into a path of their own find it there too,
+ * without privilege, when the name leads out of /sys.
+ */
+static void make_devices(void)
+{
+	const char *n = getenv("SOFTHCA_DEVICES"), *tree = getenv("SOFTHCA_SYSFS"), *path = getenv("SOFTHCA_NAMES");
+	const char *root = tree ? tree : "/sys/class/infiniband";
+
+	device_count = n ? atoi(n) : 1;
+	if (device_count < 1 || device_count > HCA_DEVICES) {
+		fprintf(stderr, "softhca: SOFTHCA_DEVICES: '%s' is not a number from 1 to %d\n", n, HCA_DEVICES);
+		exit(1);
+	}
+	for (int i = 0; i < device_count; i++) {
+		struct ibv_device *d = &devices[i];
+
+		d->node_type = IBV_NODE_CA;
+		d->transport_type = IBV_TRANSPORT_IB;
+		if (path && tree && snprintf(d->name, sizeof d->name, "../../..%s/mlx5_%d", tree, i) >= (int)sizeof d->name) {
+			fprintf(stderr, "softhca: SOFTHCA_SYSFS: '%s' is too long for a device's name\n", tree);
+			exit(1);
+		}
+		if (!path || !tree)
+			snprintf(d->name, sizeof d->name, "mlx5_%d", i);
+		snprintf(d->dev_name, sizeof d->dev_name, "uverbs%d", i);
+		snprintf(d->dev_path, sizeof d->dev_path, "/sys/class/infiniband_verbs/uverbs%d", i);
+		snprintf(d->ibdev_path, sizeof d->ibdev_path, "%s/mlx5_%d", root, i);
+	}
+}
+
+static int index_of(const struct ibv_device *d)
+{
+	return (int)(d - devices);
+}
+
+static int host(void)
+{
+	return tcp_host() > 0 ? tcp_host() : 0;
+}
+
+static uint64_t guid(int device)
+{
+	return GUID + (uint64_t)device * GUID_STEP + (uint64_t)host() * HOST_STEP;
+}
+
+uint16_t device_lid(const struct ibv_context *c)
+{
+	return (uint16_t)(HCA_LID + host() * HCA_DEVICES + index_of(c->device));
+}
 
 struct ibv_device **ibv_get_device_list(int *n)
 {
-	struct ibv_device **l = calloc(2, sizeof *l);
+	struct ibv_device **l;
 
-	if (l)
-		l[0] = &device;
+	pthread_once(&devices_once, make_devices);
+	l = calloc(device_count + 1, sizeof *l);
+	for (int i = 0; l && i < device_count; i++)
+		l[i] = &devices[i];
 	if (n)
-		*n = l ? 1 : 0;
+		*n = l ? device_count : 0;
 	return l;
 }
 
@@ -48,14 +99,12 @@ const char *ibv_get_device_name(struct ibv_device *d)
 
 __be64 ibv_get_device_guid(struct ibv_device *d)
 {
-	(void)d;
-	return htobe64(GUID);
+	return htobe64(guid(index_of(d)));
 }
 
 int ibv_get_device_index(struct ibv_device *d)
 {
-	(void)d;
-	return 0;
+	return index_of(d);
 }
 
 static int gid_count(void)
@@ -63,16 +112,17 @@ static int gid_count(void)
 	return hca.ethernet ? 2 : 1;
 }
 
-void device_gid(union ibv_gid *gid, int index)
+void device_gid(const struct ibv_context *c, union ibv_gid *gid, int index)
 {
 	memset(gid, 0, sizeof *gid);
 	if (index == 0) {
 		gid->global.subnet_prefix = htobe64(0xfe80000000000000ull);
-		gid->global.interface_id = htobe64(GUID);
-	} else { /* the IPv4 address 10.0.0.1 */
+		gid->global.interface_id = htobe64(guid(index_of(c->device)));
+	} else { /* the IPv4 address 10.0.0.1 and the next ones */
 		gid->raw[10] = gid->raw[11] = 0xff;
 		gid->raw[12] = 10;
-		gid->raw[15] = 1;
+		gid->raw[14] = (uint8_t)host();
+		gid->raw[15] = (uint8_t)(1 + index_of(c->device));
 	}
 }
 
@@ -91,12 +141,11 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 		.active_speed = 64, /* HDR */
 		.phys_state = 5,    /* link up */
 		.link_layer = hca.ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND,
-		.lid = hca.ethernet ? 0 : HCA_LID,
+		.lid = hca.ethernet ? 0 : device_lid(c),
 		.sm_lid = hca.ethernet ? 0 : HCA_LID,
 		.subnet_timeout = hca.ethernet ? 0 : 18,
 	};
 
-	(void)c;
 	if (port != 1)
 		return EINVAL;
 	/* programs bring the structure of the header they were built with */
@@ -118,11 +167,10 @@ int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_
 
 int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 {
-	(void)c;
 	*a = (struct ibv_device_attr){
 		.fw_ver = "28.43.1014",
-		.node_guid = htobe64(GUID),
-		.sys_image_guid = htobe64(GUID),
+		.node_guid = htobe64(guid(index_of(c->device))),
+		.sys_image_guid = htobe64(guid(index_of(c->device))),
 		.max_mr_size = UINT64_MAX,
 		.page_size_cap = ~(uint64_t)(SHM_PAGE - 1),
 		.vendor_id = 0x2c9,
@@ -180,12 +228,11 @@ static int query_rt_values(struct ibv_context *c, struct ibv_values_ex *v)
 
 int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, union ibv_gid *gid)
 {
-	(void)c;
 	if (port != 1 || index < 0 || index >= gid_count()) {
 		errno = EINVAL;
 		return -1;
 	}
-	device_gid(gid, index);
+	device_gid(c, gid, index);
 	return 0;
 }
 
@@ -197,10 +244,9 @@ int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, stru
 		.gid_type = hca.ethernet ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB,
 	};
 
-	(void)c;
 	if (flags || port != 1 || index >= (uint32_t)gid_count())
 		return EINVAL;
-	device_gid(&e.gid, index);
+	device_gid(c, &e.gid, index);
 	memcpy(out, &e, size < sizeof e ? size : sizeof e);
 	return 0;
 }

@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUERY_HCA_CAP = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, RST2INIT_QP = 0x502, INIT2RTR_QP = 0x503, RTR2RTS_QP = 0x504, TO_ERR_QP = 0x507, TO_RST_QP = 0x50a };
+enum { QUERY_HCA_CAP = 0x100, CREATE_CQ = 0x400, CREATE_QP = 0x500, RST2INIT_QP = 0x502, INIT2RTR_QP = 0x503, RTR2RTS_QP = 0x504, TO_ERR_QP = 0x507, TO_RST_QP = 0x50a, CREATE_RMP = 0x90c };
 enum { BAD_PARAMETER = 3, BAD_RESOURCE = 5 }; /* status of a command */
 enum { IN_CQC = 0x10, IN_QPC = 0x18, CREATE_IN = 0x110 };
 
 struct mlx5dv_devx_obj {
 	struct devx_cq *cq;
 	struct devx_queue *queue;
+	int rq; /* 0: none */
 	struct ibv_context *context;
 };
 
@@ -122,15 +123,20 @@ static int general_cmd(const void *in, size_t inlen, void *out, size_t outlen)
 		cap[0x11] = 15;                     /* log_max_qp_sz */
 		put16(cap + 0x2e, hca.ethernet ? 2 : 1); /* gid_table_size */
 		cap[0x36] |= hca.ethernet;          /* port_type */
+		cap[0x38] |= 30;                    /* log_max_msg */
 		cap[0x3f] |= 1;                     /* cqe_version */
 		cap[0x40] |= 0x80;                  /* compact_address_vector */
+		cap[0x41] |= 0x80;                  /* umr_modify_atomic_disabled */
+		cap[0x43] |= 0x02;                  /* atomic */
 		cap[0x47] |= 1;                     /* rc */
 		cap[0x4c] |= 0x80;                  /* bf */
 		cap[0x4d] |= 9;                     /* log_bf_reg_size */
 		put16(cap + 0x52, WQE_MAX);         /* max_wqe_sz_sq */
 		put16(cap + 0x56, 512);             /* max_wqe_sz_rq */
+		cap[0x70] |= 15;                    /* log_max_rmp */
 		return 0;
 	case ATOMIC:
+		cap[0x8] |= 0x40;         /* results of 8 bytes come in the host's order */
 		put16(cap + 0x12, 0xf);   /* compare-and-swap, fetch-and-add, both masked */
 		put16(cap + 0x16, 0xc);   /* of 4 and 8 bytes, on connected queues */
 		put16(cap + 0x1a, 0xc);   /* and dynamically connected ones */
@@ -173,37 +179,64 @@ static struct devx_cq *create_cq(const uint8_t *in)
 	return c;
 }
 
+static bool own_srq(uint32_t i)
+{
+	return i && i < SHM_RQS && hca.shm->rq[i].life == SHM_LIVE && hca.shm->rq[i].proc == hca.slot && hca.shm->rq[i].is_srq;
+}
+
 static struct devx_queue *create_qp(struct ibv_context *context, const uint8_t *in)
 {
 	enum { SERVICE_RC = 0, SERVICE_DCI = 5 };
 	const uint8_t *qpc = in + IN_QPC;
-	const uint32_t type = qpc[1] == SERVICE_RC ? IBV_QPT_RC : HCA_QPT_DCI;
+	const uint32_t type = qpc[1] == SERVICE_RC ? IBV_QPT_RC : HCA_QPT_DCI, scq = get24(qpc + 0x7d);
+	const bool shared_rq = (qpc[0xac] & 7) == 1;
+	const uint32_t rq = get24(qpc + 0xad);
 	struct devx_queue *d = calloc(1, sizeof *d);
 
 	if (!d)
 		return NULL;
 	d->log = (qpc[0xa] >> 3) & 0xf;
-	d->cq = devx_find_cq(get24(qpc + 0x7d));
+	d->cq = devx_find_cq(scq);
 	d->uar = uar_find(get24(qpc + 0xd));
-	if ((qpc[1] != SERVICE_RC && qpc[1] != SERVICE_DCI) || (qpc[0xa] & 0x80) || !d->cq || !d->uar ||
+	if ((qpc[1] != SERVICE_RC && qpc[1] != SERVICE_DCI) || (qpc[0xa] & 0x80) || !d->uar ||
+	    (!d->cq && (scq >= SHM_CQS || !hca.cqs[scq])) || (shared_rq && !own_srq(rq)) ||
 	    !memory_at(get32(in + 0x108), get64(in + 0x100), (uint64_t)WQE_BLOCK << d->log, &d->ring) ||
 	    !memory_at(get32(qpc + 0xe4), get64(qpc + 0xa0), 8, &d->record) || devx_queue_init(d))
 		goto no;
-	d->q = qp_bare(context, type, get24(qpc + 5), d->cq->cqn, get24(qpc + 0x9d));
+	d->q = qp_bare(context, type, get24(qpc + 5), scq, get24(qpc + 0x9d));
 	if (!d->q)
 		goto no;
 	d->q->devx = d;
+	if (shared_rq) {
+		d->q->sh->rq = rq;
+		d->q->sh->has_srq = 1;
+	}
 	d->q->depth = 1u << d->log;
 	uar_attach(d->uar, d);
 	hca_log("CREATE_QP %s of %u blocks at %#lx kind %u, cq %u, page %u -> %#x", type == IBV_QPT_RC ? "RC" : "DCI", 1u << d->log,
-		(unsigned long)d->ring.addr, d->ring.kind, d->cq->cqn, get24(qpc + 0xd), d->q->qp.qp_num);
+		(unsigned long)d->ring.addr, d->ring.kind, scq, get24(qpc + 0xd), d->q->qp.qp_num);
 	return d;
 no:
-	hca_log("CREATE_QP refused: service %u, cq %u, page %u, memories %u %u", qpc[1], get24(qpc + 0x7d), get24(qpc + 0xd), get32(in + 0x108), get32(qpc + 0xe4));
-	free(d->copy);
-	free(d->current);
-	free(d);
+	hca_log("CREATE_QP refused: service %u, cq %u, page %u, memories %u %u", qpc[1], scq, get24(qpc + 0xd), get32(in + 0x108), get32(qpc + 0xe4));
+	devx_queue_free(d);
 	return NULL;
+}
+
+/* Receives that several queues share. */
+static int create_rmp(const uint8_t *in)
+{
+	enum { WQ = 0x20 + 0x30, CYCLIC = 1, MAX_LOG = 15 };
+	const uint8_t *wq = in + WQ;
+	const unsigned type = wq[0] >> 4, log = wq[0x23] & 0x1f, log_stride = wq[0x21] & 0xf;
+	struct devx_memory ring, record;
+	int i = 0;
+
+	if (type <= CYCLIC && log <= MAX_LOG && log_stride >= 5 && log_stride <= 10 &&
+	    memory_at(get32(wq + 0x2c), get64(wq + 0x30), 1ull << (log + log_stride), &ring) &&
+	    memory_at(get32(wq + 0x28), get64(wq + 0x10), 4, &record))
+		i = rings_create_rq(&ring, &record, log, 1u << log_stride, get24(wq + 9), type != CYCLIC);
+	hca_log("CREATE_RMP of %u x %u, type %u -> %d", 1u << log, 1u << log_stride, type, i);
+	return i > 0 ? i : 0;
 }
 
 static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const void *in, size_t inlen, void *out, size_t outlen)
@@ -219,10 +252,12 @@ static struct mlx5dv_devx_obj *obj_create(struct ibv_context *context, const voi
 		put24((uint8_t *)out + 9, o->cq->cqn);
 	else if (outlen >= 16 && op == CREATE_QP && (o->queue = create_qp(context, in)))
 		put24((uint8_t *)out + 9, o->queue->q->qp.qp_num);
-	if (o->cq || o->queue)
+	else if (outlen >= 16 && op == CREATE_RMP && (o->rq = create_rmp(in)))
+		put24((uint8_t *)out + 9, o->rq);
+	if (o->cq || o->queue || o->rq)
 		return o;
 	hca_log("obj_create: command %#x of %zu bytes refused", op, inlen);
-	refuse(out, outlen, op == CREATE_CQ || op == CREATE_QP ? BAD_RESOURCE : BAD_PARAMETER);
+	refuse(out, outlen, op == CREATE_CQ || op == CREATE_QP || op == CREATE_RMP ? BAD_RESOURCE : BAD_PARAMETER);
 	free(o);
 	return NULL;
 }
@@ -232,11 +267,10 @@ static void set_access(struct shm_qp *s, uint8_t flags)
 	s->access |= (flags & 0x80 ? IBV_ACCESS_REMOTE_READ : 0) | (flags & 0x40 ? IBV_ACCESS_REMOTE_WRITE : 0) | (flags & 0x20 ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 }
 
-static int obj_modify(struct mlx5dv_devx_obj *o, const void *in, size_t inlen, void *out, size_t outlen)
+static int modify(struct hca_qp *q, const void *in, size_t inlen, void *out, size_t outlen)
 {
 	const uint8_t *qpc = (const uint8_t *)in + IN_QPC;
 	const uint16_t op = inlen >= 16 ? get16(in) : 0;
-	struct hca_qp *q = o->queue ? o->queue->q : NULL;
 	int to;
 
 	memset(out, 0, outlen);
@@ -264,8 +298,24 @@ static int obj_modify(struct mlx5dv_devx_obj *o, const void *in, size_t inlen, v
 	}
 	if (op == RST2INIT_QP || op == INIT2RTR_QP)
 		set_access(q->sh, qpc[0x92]);
+	if (op == INIT2RTR_QP)
+		q->sh->min_rnr_timer = qpc[0x94] & 0x1f;
+	if (op == RTR2RTS_QP) {
+		q->attr.retry_cnt = qpc[0x71] & 7;
+		q->attr.rnr_retry = qpc[0x72] >> 5;
+	}
 	qp_bare_state(q, to, op == INIT2RTR_QP ? get24(qpc + 0x15) : 0);
 	return 0;
+}
+
+static int obj_modify(struct mlx5dv_devx_obj *o, const void *in, size_t inlen, void *out, size_t outlen)
+{
+	return modify(o->queue ? o->queue->q : NULL, in, inlen, out, outlen);
+}
+
+static int qp_modify(struct ibv_qp *qp, const void *in, size_t inlen, void *out, size_t outlen)
+{
+	return modify(to_qp(qp), in, inlen, out, outlen);
 }
 
 static int obj_destroy(struct mlx5dv_devx_obj *o)
@@ -273,10 +323,10 @@ static int obj_destroy(struct mlx5dv_devx_obj *o)
 	if (o->queue) {
 		uar_detach(o->queue);
 		qp_bare_free(o->queue->q);
-		free(o->queue->copy);
-		free(o->queue->current);
-		free(o->queue);
+		devx_queue_free(o->queue);
 	}
+	if (o->rq)
+		rq_destroy(o->rq);
 	if (o->cq) {
 		cqs[o->cq->cqn] = NULL;
 		atomic_store(&hca.shm->cq[o->cq->cqn].life, SHM_FREE);
@@ -328,20 +378,78 @@ static struct mlx5_wqe_av *address_vector(struct hca_ah *h)
 
 static int init_obj(struct mlx5dv_obj *o, uint64_t type)
 {
-	if (type & ~(uint64_t)(MLX5DV_OBJ_PD | MLX5DV_OBJ_CQ | MLX5DV_OBJ_SRQ | MLX5DV_OBJ_AH))
-		return EOPNOTSUPP; /* rings of verbs objects have no mlx5 layout here */
+	if (type & ~(uint64_t)(MLX5DV_OBJ_PD | MLX5DV_OBJ_CQ | MLX5DV_OBJ_SRQ | MLX5DV_OBJ_QP | MLX5DV_OBJ_AH))
+		return EOPNOTSUPP;
 	if (type & MLX5DV_OBJ_PD)
 		*o->pd.out = (struct mlx5dv_pd){ .pdn = to_pd(o->pd.in)->pdn };
-	if (type & MLX5DV_OBJ_CQ)
-		*o->cq.out = (struct mlx5dv_cq){ .cqn = to_cq(o->cq.in)->index };
-	if (type & MLX5DV_OBJ_SRQ) {
-		const uint64_t asked = o->srq.out->comp_mask;
-
-		*o->srq.out = (struct mlx5dv_srq){ .comp_mask = asked & MLX5DV_SRQ_MASK_SRQN, .srqn = to_srq(o->srq.in)->index };
-	}
 	if (type & MLX5DV_OBJ_AH)
 		*o->ah.out = (struct mlx5dv_ah){ .av = address_vector((struct hca_ah *)o->ah.in) };
+	return rings_init_obj(o, type);
+}
+
+static struct ibv_cq_ex *create_cq_verbs(struct ibv_context *c, struct ibv_cq_init_attr_ex *a, uint32_t entry_bytes)
+{
+	struct ibv_cq_ex *cq = op_create_cq_ex(c, a);
+
+	if (cq)
+		to_cq(ibv_cq_ex_to_cq(cq))->sh->raw_stride = entry_bytes;
+	return cq;
+}
+
+struct devx_events {
+	struct mlx5dv_devx_event_channel ch;
+	struct evq queue; /* of cookies */
+};
+
+static struct mlx5dv_devx_event_channel *create_events(void)
+{
+	struct devx_events *e = calloc(1, sizeof *e);
+
+	if (!e)
+		return NULL;
+	if (evq_init(&e->queue)) {
+		free(e);
+		return NULL;
+	}
+	e->ch.fd = e->queue.fd;
+	return &e->ch;
+}
+
+static void destroy_events(struct mlx5dv_devx_event_channel *ch)
+{
+	evq_close(&((struct devx_events *)ch)->queue);
+	free(ch);
+}
+
+static int subscribe(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_obj *o, uint16_t event, uint64_t cookie)
+{
+	enum { LAST_RECEIVE = 0x13 };
+
+	if (!o || !o->queue || event != LAST_RECEIVE)
+		return EOPNOTSUPP;
+	o->queue->cookie = cookie;
+	o->queue->events = (struct devx_events *)ch;
 	return 0;
+}
+
+void devx_last_receive(struct devx_queue *d)
+{
+	if (d->events)
+		evq_push(&d->events->queue, (void *)(uintptr_t)d->cookie, 0);
+}
+
+static ssize_t get_event(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_async_event_hdr *out, size_t size)
+{
+	struct ev e;
+
+	if (size < sizeof *out) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (evq_pop(&((struct devx_events *)ch)->queue, &e))
+		return -1;
+	out->cookie = (uintptr_t)e.object;
+	return sizeof *out;
 }
 
 const struct softhca_devx *softhca_devx(void)
@@ -358,6 +466,12 @@ const struct softhca_devx *softhca_devx(void)
 		.obj_destroy = obj_destroy,
 		.create_dct = create_dct,
 		.init_obj = init_obj,
+		.create_cq = create_cq_verbs,
+		.qp_modify = qp_modify,
+		.create_events = create_events,
+		.destroy_events = destroy_events,
+		.subscribe = subscribe,
+		.get_event = get_event,
 	};
 
 	return &table;

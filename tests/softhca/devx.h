@@ -24,6 +24,12 @@ struct softhca_devx {
 	int (*obj_destroy)(struct mlx5dv_devx_obj *o);
 	struct ibv_qp *(*create_dct)(struct ibv_context *c, struct ibv_qp_init_attr_ex *a, uint64_t key);
 	int (*init_obj)(struct mlx5dv_obj *o, uint64_t type);
+	struct ibv_cq_ex *(*create_cq)(struct ibv_context *c, struct ibv_cq_init_attr_ex *a, uint32_t entry_bytes);
+	int (*qp_modify)(struct ibv_qp *qp, const void *in, size_t inlen, void *out, size_t outlen);
+	struct mlx5dv_devx_event_channel *(*create_events)(void);
+	void (*destroy_events)(struct mlx5dv_devx_event_channel *ch);
+	int (*subscribe)(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_obj *o, uint16_t event, uint64_t cookie);
+	ssize_t (*get_event)(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_async_event_hdr *out, size_t size);
 };
 
 const struct softhca_devx *softhca_devx(void);
@@ -49,13 +55,18 @@ struct devx_cq {
  * what the doorbells have covered. */
 struct devx_queue {
 	struct hca_qp *q;
-	struct devx_cq *cq;
+	struct devx_cq *cq; /* NULL: a verbs completion queue */
 	struct devx_memory ring, record; /* elements; the doorbell record */
 	uint32_t log;
 	uint8_t *copy;
 	struct uar *uar;
+	struct mlx5dv_devx_uar *own_page; /* of a verbs queue pair, with its ring */
+	void *own_ring;
+	struct devx_events *events; /* who wants to know that no receive will follow */
+	uint64_t cookie;
 	struct devx_queue *next; /* on the same page */
 	struct wqe *current;
+	uint8_t *raw; /* the same, whole: inline bytes stay there */
 	bool decoded;        /* `current` is the element at decoded_at */
 	uint32_t decoded_at;
 };
@@ -64,6 +75,8 @@ struct devx_queue {
 
 /* devx.c */
 struct devx_cq *devx_find_cq(uint32_t cqn);
+/* The last receive of a queue in the error state was completed. */
+void devx_last_receive(struct devx_queue *d);
 
 /* devx_wqe.c: for exec.c, with q->mu held */
 struct wqe *devx_next(struct hca_qp *q);
@@ -72,6 +85,8 @@ void devx_complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status sta
 /* Elements up to the 16-bit index `to` may be executed. */
 void devx_ring(struct devx_queue *d, uint16_t to);
 int devx_queue_init(struct devx_queue *d);
+void devx_queue_free(struct devx_queue *d);
+uint8_t devx_syndrome(enum ibv_wc_status status);
 
 /* doorbell.c */
 struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags);
@@ -79,7 +94,27 @@ void uar_free(struct mlx5dv_devx_uar *u);
 struct uar *uar_find(uint32_t page_id);
 void uar_attach(struct uar *u, struct devx_queue *d);
 void uar_detach(struct devx_queue *d);
+/* Makes the thread that looks. 0, or an errno. */
+int doorbell_start(void);
 void doorbell_forked(void);
+
+/* rings.c */
+int rings_init_obj(struct mlx5dv_obj *o, uint64_t type);
+/* Writes completion number n into the ring of mlx5's layout; lock held. */
+void rings_cqe(struct shm_cq *c, uint32_t n, const struct shm_cqe *e);
+void rings_write_entry(uint8_t *to, const uint8_t *e);
+bool rings_cq_full(const struct shm_cq *c, uint32_t head);
+/* A shared receive queue in the program's memory: its number, or -1. */
+int rings_create_rq(const struct devx_memory *ring, const struct devx_memory *record, uint32_t log, uint32_t stride, uint32_t pdn, bool linked);
+bool rings_take(struct shm_rq *r, struct shm_recv *out);
+void rings_reset(struct shm_rq *r);
+size_t rings_cq_bytes(const struct shm_cq *c);
+size_t rings_rq_bytes(const struct shm_rq *r);
+void rings_close_cq(struct hca_cq *c);
+void rings_close_qp(struct hca_qp *q);
+/* Whether a program asked for an event since. */
+bool rings_look(void);
+void rings_forked(void);
 
 #pragma GCC visibility pop
 

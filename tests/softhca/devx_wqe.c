@@ -10,10 +10,20 @@ enum { CE_ALWAYS = 8, CE_MASK = 0xc, SOLICITED = 2, INLINE = 0x80, OPMOD_4_BYTES
 int devx_queue_init(struct devx_queue *d)
 {
 	d->copy = malloc((size_t)WQE_BLOCK << d->log);
-	d->current = malloc(sizeof *d->current + WQE_MAX * sizeof(struct ibv_sge) / 16);
-	return d->copy && d->current ? 0 : -1;
+	d->current = malloc(sizeof *d->current + WQE_MAX / 16 * sizeof(struct ibv_sge));
+	d->raw = malloc(WQE_MAX);
+	return d->copy && d->current && d->raw ? 0 : -1;
 }
 
+void devx_queue_free(struct devx_queue *d)
+{
+	free(d->copy);
+	free(d->current);
+	free(d->raw);
+	free(d);
+}
+
+/* Pointers and bytes of the element itself, in any order. */
 static void elements(struct wqe *w, const uint8_t *p, const uint8_t *end)
 {
 	for (; p + 16 <= end; p += 16) {
@@ -28,7 +38,8 @@ static void elements(struct wqe *w, const uint8_t *p, const uint8_t *end)
 		/* its bytes follow the count, and fill up to the next 16 */
 		if (n > (size_t)(end - p - 4))
 			n = end - p - 4;
-		memcpy(wqe_inline(w) + w->length, p + 4, n);
+		w->pieces |= 1ull << w->num_sge;
+		w->sge[w->num_sge++] = (struct ibv_sge){ .addr = (uintptr_t)p + 4, .length = n };
 		w->flags |= IBV_SEND_INLINE;
 		w->length += n;
 		p += (4 + n + 15) / 16 * 16 - 16;
@@ -86,6 +97,27 @@ static const uint8_t *dc_address(struct wqe *w, const uint8_t *p)
 	return p + (p[8] & 0x80 ? 48 : 16);
 }
 
+/* That of a datagram: its handle's, as mlx5dv_init_obj gives it. */
+static const uint8_t *ud_address(struct wqe *w, const uint8_t *p)
+{
+	const bool whole = p[8] & 0x80;
+
+	w->remote_qkey = get32(p);
+	w->remote_qpn = get24(p + 9);
+	w->ah = (struct ibv_ah_attr){ .sl = p[12] & 0xf, .src_path_bits = p[13] & 0x7f, .dlid = get16(p + 14), .port_num = 1 };
+	if (whole) {
+		const uint32_t g = get32(p + 28);
+
+		w->ah.is_global = g >> 30 & 1;
+		w->ah.grh.sgid_index = g >> 20 & 0xff;
+		w->ah.grh.flow_label = g & 0xfffff;
+		w->ah.grh.traffic_class = p[26];
+		w->ah.grh.hop_limit = p[27];
+		memcpy(w->ah.grh.dgid.raw, p + 32, 16);
+	}
+	return p + (whole ? 48 : 16);
+}
+
 static void decode(struct hca_qp *q, const uint8_t *raw, struct wqe *w)
 {
 	const uint16_t index = get16(raw + 1);
@@ -114,6 +146,8 @@ static void decode(struct hca_qp *q, const uint8_t *raw, struct wqe *w)
 	}
 	if (q->sh->type == HCA_QPT_DCI)
 		p = dc_address(w, p);
+	if (q->sh->type == IBV_QPT_UD)
+		p = ud_address(w, p);
 	if (opcode != MLX5_OPCODE_SEND && opcode != MLX5_OPCODE_SEND_IMM) {
 		w->remote_addr = get64(p);
 		w->rkey = get32(p + 8);
@@ -156,13 +190,12 @@ struct wqe *devx_next(struct hca_qp *q)
 {
 	struct devx_queue *d = q->devx;
 	const uint32_t mask = q->depth - 1, at = q->executed & mask;
-	uint8_t raw[WQE_MAX];
 
 	if (d->decoded && d->decoded_at == q->executed)
 		return d->current;
 	for (uint32_t i = 0; i < WQE_BLOCKS && i < q->depth; i++) /* elements may go on at the ring's start */
-		memcpy(raw + i * WQE_BLOCK, d->copy + (size_t)((at + i) & mask) * WQE_BLOCK, WQE_BLOCK);
-	decode(q, raw, d->current);
+		memcpy(d->raw + i * WQE_BLOCK, d->copy + (size_t)((at + i) & mask) * WQE_BLOCK, WQE_BLOCK);
+	decode(q, d->raw, d->current);
 	stats_posted(q, d->current);
 	d->decoded = true;
 	d->decoded_at = q->executed;
@@ -176,7 +209,7 @@ bool devx_wait_over(const struct wqe *w)
 	return c && (int32_t)(atomic_load(&c->produced) - w->wait_index) > 0;
 }
 
-static uint8_t syndrome(enum ibv_wc_status status)
+uint8_t devx_syndrome(enum ibv_wc_status status)
 {
 	switch (status) {
 	case IBV_WC_LOC_LEN_ERR:
@@ -208,11 +241,7 @@ static void produce(struct devx_cq *c, uint8_t *e)
 
 	e[63] |= c->collapsed ? 0 : (n >> c->log) & 1; /* whose turn it is: the program tells new entries by it */
 	if (c->ring.kind == MEM_HOST) {
-		uint32_t last;
-
-		memcpy((void *)(uintptr_t)to, e, 60);
-		memcpy(&last, e + 60, sizeof last);
-		__atomic_store_n((uint32_t *)(uintptr_t)(to + 60), last, __ATOMIC_RELEASE);
+		rings_write_entry((uint8_t *)(uintptr_t)to, e);
 	} else {
 		const struct span dst = { .addr = to, .len = 64, .proc = hca.slot, .kind = c->ring.kind, .device = c->ring.device };
 		const struct span src = { .addr = (uintptr_t)e, .len = 64, .proc = hca.slot };
@@ -227,7 +256,6 @@ void devx_complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status sta
 {
 	uint8_t e[64] = { 0 };
 
-	q->devx->decoded = false;
 	if (!status && !(w->flags & IBV_SEND_SIGNALED))
 		return;
 	e[56] = (uint8_t)(w->wr_id >> 16);
@@ -235,7 +263,7 @@ void devx_complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status sta
 	put16(e + 60, (uint16_t)w->wr_id);
 	if (status) {
 		e[54] = 0x80;
-		e[55] = syndrome(status);
+		e[55] = devx_syndrome(status);
 		e[63] = 0xd0;
 	}
 	produce(q->devx->cq, e);

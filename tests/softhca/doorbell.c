@@ -121,7 +121,7 @@ static bool look(void)
 			}
 	}
 	pthread_mutex_unlock(&mu);
-	return any;
+	return rings_look() || any;
 }
 
 static void *poll(void *arg)
@@ -138,10 +138,8 @@ static void *poll(void *arg)
 			idle = 0;
 		else if (++idle < 200 || many_cores)
 			__builtin_ia32_pause();
-		else if (idle < 2000)
-			sched_yield();
-		else
-			usleep(50);
+		else /* who sleeps gets the core when it wakes, from programs that poll */
+			usleep(20);
 	}
 	return NULL;
 }
@@ -163,6 +161,16 @@ static int start(void)
 	pthread_detach(t);
 	running = true;
 	return 0;
+}
+
+int doorbell_start(void)
+{
+	int rc;
+
+	change();
+	rc = start();
+	changed();
+	return rc;
 }
 
 struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags)

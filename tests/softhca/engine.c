@@ -3,7 +3,7 @@
  * It retries requests that had to wait, raises events other processes caused,
  * and looks whether the peers still live.
  */
-#include "hca.h"
+#include "devx.h"
 
 #include <signal.h>
 #include <string.h>
@@ -55,8 +55,12 @@ static void raise_qp_events(void)
 		struct hca_qp *q = hca.qps[i];
 		const uint32_t events = q && atomic_load(&q->sh->events) ? atomic_exchange(&q->sh->events, 0) : 0;
 
-		if (events & SHM_QP_LAST_WQE)
-			raise_async(q->qp.context, IBV_EVENT_QP_LAST_WQE_REACHED, &q->qp);
+		if (events & SHM_QP_LAST_WQE) {
+			if (q->devx && !q->counted)
+				devx_last_receive(q->devx);
+			else
+				raise_async(q->qp.context, IBV_EVENT_QP_LAST_WQE_REACHED, &q->qp);
+		}
 		if (events & SHM_QP_CQ_ERROR)
 			raise_async(q->qp.context, IBV_EVENT_QP_FATAL, &q->qp);
 	}

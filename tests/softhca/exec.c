@@ -4,18 +4,12 @@
  * both sides. The target's process need not run for that.
  */
 #include "devx.h"
+#include "exec.h"
 #include "fault.h"
 #include "stats.h"
 
 #include <errno.h>
 #include <string.h>
-
-enum outcome {
-	DONE,         /* completed, with a status */
-	RNR,          /* the target has no receive posted */
-	UNREACHABLE,  /* the target does not exist, or is not connected yet */
-	HELD,         /* waits for a completion queue, as it asked to */
-};
 
 static const uint8_t wc_opcode[] = {
 	[IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
@@ -27,47 +21,11 @@ static const uint8_t wc_opcode[] = {
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_WC_FETCH_ADD,
 };
 
-void rx_complete(struct shm_qp *t, uint64_t wr_id, enum ibv_wc_status status)
-{
-	const struct shm_cqe e = {
-		.wr_id = wr_id,
-		.qpn = t->qpn,
-		.is_recv = 1,
-		.status = status,
-		.opcode = IBV_WC_RECV,
-	};
-
-	cq_push(t->rcq, &e);
-	t->receiving = 0;
-}
-
-void rx_lock(struct shm_qp *t)
-{
-	if (shm_lock_stolen(hca.shm, &t->rx) && t->receiving && atomic_load(&t->life) == SHM_LIVE) {
-		rx_complete(t, t->receiving_wr_id, IBV_WC_WR_FLUSH_ERR);
-		rx_error(t);
-	}
-}
-
-void rx_error(struct shm_qp *t)
-{
-	union taken_recv taken;
-
-	if (atomic_exchange(&t->state, IBV_QPS_ERR) != IBV_QPS_ERR) {
-		if (t->has_srq)
-			atomic_fetch_or(&t->events, SHM_QP_LAST_WQE);
-		shm_wake(hca.shm, t->proc);
-	}
-	if (!t->has_srq && t->rq)
-		while (rq_take(&hca.shm->rq[t->rq], &taken.r, false))
-			rx_complete(t, taken.r.wr_id, IBV_WC_WR_FLUSH_ERR);
-}
-
 static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, struct span *out)
 {
 	int n = 0;
 
-	if (w->flags & IBV_SEND_INLINE) {
+	if ((w->flags & IBV_SEND_INLINE) && !q->devx) {
 		out[0] = (struct span){ .addr = (uintptr_t)wqe_inline(w), .len = w->length, .proc = hca.slot };
 		return w->length ? 1 : 0;
 	}
@@ -76,16 +34,15 @@ static int local_spans(const struct hca_qp *q, struct wqe *w, uint32_t access, s
 
 		if (!s->length)
 			continue;
-		if (mem_resolve(hca.slot, q->sh->pdn, s->lkey, s->addr, s->length, access, &out[n]))
+		if (n == HCA_MAX_SGE)
+			return -1;
+		if (w->pieces >> i & 1)
+			out[n] = (struct span){ .addr = s->addr, .len = s->length, .proc = hca.slot };
+		else if (mem_resolve(hca.slot, q->sh->pdn, s->lkey, s->addr, s->length, access, &out[n]))
 			return -1;
 		n++;
 	}
 	return n;
-}
-
-static bool is_atomic(const struct wqe *w)
-{
-	return w->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || w->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || w->opcode == HCA_WR_MASKED_CAS || w->opcode == HCA_WR_MASKED_FA;
 }
 
 static uint32_t target_of(const struct hca_qp *q, const struct wqe *w)
@@ -93,136 +50,18 @@ static uint32_t target_of(const struct hca_qp *q, const struct wqe *w)
 	return q->sh->type == HCA_QPT_DCI ? w->dc_target : q->sh->dest_qpn;
 }
 
-static bool takes_receive(const struct wqe *w)
+static struct source source_of(const struct hca_qp *q)
 {
-	return w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-}
-
-static bool has_imm(const struct wqe *w)
-{
-	return w->opcode == IBV_WR_SEND_WITH_IMM || w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-}
-
-static struct shm_cqe arrival(const struct hca_qp *q, const struct shm_qp *t, const struct wqe *w, uint64_t wr_id)
-{
-	return (struct shm_cqe){
-		.wr_id = wr_id,
-		.qpn = t->qpn,
-		.is_recv = 1,
-		.opcode = w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
-		.byte_len = w->length,
-		.imm = w->imm,
-		.flags = has_imm(w) ? IBV_WC_WITH_IMM : 0,
-		.src_qp = q->qp.qp_num,
-		.slid = HCA_LID,
-		.solicited = (w->flags & IBV_SEND_SOLICITED) != 0,
-	};
-}
-
-/* Whether `t` takes what comes from `q`; rx lock held. */
-static bool connected(const struct hca_qp *q, const struct shm_qp *t, uint32_t qpn, uint64_t dc_key)
-{
-	const uint32_t state = atomic_load(&t->state);
-
-	if (q->sh->type == HCA_QPT_DCI)
-		return atomic_load(&t->life) == SHM_LIVE && t->qpn == qpn && t->type == HCA_QPT_DCT && t->dc_key == dc_key && state == IBV_QPS_RTR;
-	return atomic_load(&t->life) == SHM_LIVE && t->qpn == qpn && t->type == q->sh->type &&
-	       (state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD) &&
-	       (t->type == IBV_QPT_UD || t->dest_qpn == q->qp.qp_num);
-}
-
-/* Receive elements as spans, as far as `need` bytes go. Returns their number,
- * -1 when a key does not allow it, -2 when they are too short. */
-static int scatter(const struct shm_qp *t, const struct shm_recv *r, uint64_t need, struct span *out)
-{
-	const uint32_t pdn = hca.shm->rq[t->rq].pdn;
-	int n = 0;
-
-	for (uint32_t i = 0; i < r->num_sge && need; i++) {
-		uint32_t len = r->sge[i].length < need ? r->sge[i].length : need;
-
-		if (!len)
-			continue;
-		if (mem_resolve(t->proc, pdn, r->sge[i].lkey, r->sge[i].addr, len, IBV_ACCESS_LOCAL_WRITE, &out[n]))
-			return -1;
-		need -= len;
-		n++;
-	}
-	return need ? -2 : n;
-}
-
-/* What a failed copy means to the initiator. */
-static enum ibv_wc_status copy_status(int error)
-{
-	return !error ? IBV_WC_SUCCESS : error == ESRCH ? IBV_WC_RETRY_EXC_ERR : IBV_WC_REM_OP_ERR;
-}
-
-static enum ibv_wc_status deliver(struct hca_qp *q, struct shm_qp *t, struct wqe *w, const struct span *src, int nsrc, const struct shm_recv *r)
-{
-	struct span dst[HCA_MAX_SGE];
-	int n = scatter(t, r, w->length, dst), error;
-	struct shm_cqe e;
-
-	if (n < 0) {
-		rx_complete(t, r->wr_id, n == -1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR);
-		rx_error(t);
-		return n == -1 ? IBV_WC_REM_OP_ERR : IBV_WC_REM_INV_REQ_ERR;
-	}
-	error = mem_copy(dst, n, src, nsrc);
-	if (error) {
-		rx_complete(t, r->wr_id, IBV_WC_LOC_PROT_ERR);
-		rx_error(t);
-		return copy_status(error);
-	}
-	e = arrival(q, t, w, r->wr_id);
-	cq_push(t->rcq, &e);
-	t->receiving = 0;
-	return IBV_WC_SUCCESS;
-}
-
-static enum ibv_wc_status one_sided(struct shm_qp *t, struct wqe *w, struct span *loc, int nloc)
-{
-	static const uint32_t right[] = {
-		[IBV_WR_RDMA_WRITE] = IBV_ACCESS_REMOTE_WRITE,
-		[IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_ACCESS_REMOTE_WRITE,
-		[IBV_WR_RDMA_READ] = IBV_ACCESS_REMOTE_READ,
-		[IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_ACCESS_REMOTE_ATOMIC,
-		[IBV_WR_ATOMIC_FETCH_AND_ADD] = IBV_ACCESS_REMOTE_ATOMIC,
-		[HCA_WR_MASKED_CAS] = IBV_ACCESS_REMOTE_ATOMIC,
-		[HCA_WR_MASKED_FA] = IBV_ACCESS_REMOTE_ATOMIC,
-	};
-	const bool atomic = is_atomic(w);
-	const uint32_t len = atomic ? w->atomic.size : w->length;
-	struct span rem, result;
-	uint64_t old = 0;
-	int error;
-
-	if (atomic && (w->remote_addr & (len - 1)))
-		return IBV_WC_REM_INV_REQ_ERR;
-	if (!(t->access & right[w->opcode]))
-		return IBV_WC_REM_ACCESS_ERR;
-	if (!len)
-		return IBV_WC_SUCCESS;
-	if (mem_resolve(t->proc, t->pdn, w->rkey, w->remote_addr, len, right[w->opcode], &rem))
-		return IBV_WC_REM_ACCESS_ERR;
-	if (!atomic)
-		return copy_status(w->opcode == IBV_WR_RDMA_READ ? mem_copy(loc, nloc, &rem, 1) : mem_copy(&rem, 1, loc, nloc));
-	error = mem_update(&rem, &w->atomic, &old);
-	if (error || !nloc)
-		return copy_status(error);
-	if (w->atomic.big_endian_result)
-		old = htobe32((uint32_t)old);
-	result = (struct span){ .addr = (uintptr_t)&old, .len = len, .proc = hca.slot };
-	return copy_status(mem_copy(loc, nloc, &result, 1));
+	return (struct source){ .type = q->sh->type, .qpn = q->qp.qp_num, .lid = device_lid(q->qp.context) };
 }
 
 static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
-	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || is_atomic(w);
+	const bool writes_here = w->opcode == IBV_WR_RDMA_READ || wqe_is_atomic(w);
 	const uint32_t dest = target_of(q, w);
-	union taken_recv taken;
+	struct source from = source_of(q);
 	struct span loc[HCA_MAX_SGE];
-	struct shm_qp *t;
+	enum outcome o;
 	int nloc;
 
 	nloc = local_spans(q, w, writes_here ? IBV_ACCESS_LOCAL_WRITE : 0, loc);
@@ -230,50 +69,18 @@ static enum outcome exec_rc(struct hca_qp *q, struct wqe *w, enum ibv_wc_status 
 		*status = IBV_WC_LOC_PROT_ERR;
 		return DONE;
 	}
-	if (is_atomic(w) && w->length != w->atomic.size) {
+	if (wqe_is_atomic(w) && w->length != w->atomic.size) {
 		*status = IBV_WC_LOC_LEN_ERR;
 		return DONE;
 	}
-	t = shm_find_qp(hca.shm, dest);
-	if (!t)
-		return UNREACHABLE;
-	rx_lock(t);
-	if (!connected(q, t, dest, w->dc_key)) {
-		shm_unlock(&t->rx);
-		return UNREACHABLE;
-	}
-	*status = IBV_WC_SUCCESS;
-	if (takes_receive(w)) {
-		if (!t->rq || fault(FAULT_RNR) || !rq_take(&hca.shm->rq[t->rq], &taken.r, true)) {
-			q->peer_rnr_timer = t->min_rnr_timer;
-			shm_unlock(&t->rx);
-			return RNR;
-		}
-		t->receiving_wr_id = taken.r.wr_id;
-		t->receiving = 1;
-	}
-	if (w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_IMM) {
-		*status = deliver(q, t, w, loc, nloc, &taken.r);
-	} else {
-		*status = one_sided(t, w, loc, nloc);
-		if (w->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && *status == IBV_WC_SUCCESS) {
-			struct shm_cqe e = arrival(q, t, w, taken.r.wr_id);
-
-			cq_push(t->rcq, &e);
-			t->receiving = 0;
-		}
-		if (*status != IBV_WC_SUCCESS && *status != IBV_WC_RETRY_EXC_ERR) {
-			if (t->receiving)
-				rx_complete(t, t->receiving_wr_id, IBV_WC_WR_FLUSH_ERR);
-			rx_error(t);
-		}
-	}
-	shm_unlock(&t->rx);
-	return DONE;
+	o = tcp_is_far(dest) ? tcp_rc(&from, dest, w, loc, nloc, status) : target_rc(&from, dest, w, loc, nloc, status);
+	if (o == RNR)
+		q->peer_rnr_timer = from.rnr_timer;
+	return o;
 }
 
 /* The 40 bytes before a datagram that came with a global route. */
-static void make_grh(const struct wqe *w, uint8_t *grh)
+static void make_grh(const struct hca_qp *q, const struct wqe *w, uint8_t *grh)
 {
 	const struct ibv_global_route *g = &w->ah.grh;
 	const uint16_t payload = w->length;
@@ -288,7 +95,7 @@ static void make_grh(const struct wqe *w, uint8_t *grh)
 	grh[5] = payload;
 	grh[6] = 0x1b;
 	grh[7] = g->hop_limit;
-	device_gid(&source, g->sgid_index);
+	device_gid(q->qp.context, &source, g->sgid_index);
 	memcpy(grh + 8, source.raw, 16);
 	memcpy(grh + 24, g->dgid.raw, 16);
 }
@@ -296,42 +103,22 @@ static void make_grh(const struct wqe *w, uint8_t *grh)
 /* Datagrams: whatever keeps one from arriving, the sender's request is done. */
 static enum outcome exec_ud(struct hca_qp *q, struct wqe *w, enum ibv_wc_status *status)
 {
-	union taken_recv taken;
-	struct span src[HCA_MAX_SGE + 1], dst[HCA_MAX_SGE];
+	const struct source from = source_of(q);
+	struct span src[HCA_MAX_SGE + 1];
 	uint8_t grh[HCA_GRH];
-	struct shm_qp *t;
-	struct shm_cqe e;
-	uint32_t qkey = w->remote_qkey & 0x80000000u ? q->sh->qkey : w->remote_qkey;
-	int nsrc = local_spans(q, w, 0, src + 1), ndst;
+	const int nsrc = local_spans(q, w, 0, src + 1);
 
 	*status = nsrc < 0 ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
-	t = nsrc < 0 ? NULL : shm_find_qp(hca.shm, w->remote_qpn);
-	if (!t)
+	if (nsrc < 0)
 		return DONE;
-	make_grh(w, grh);
+	if (w->remote_qkey & 0x80000000u)
+		w->remote_qkey = q->sh->qkey;
+	make_grh(q, w, grh);
 	src[0] = (struct span){ .addr = (uintptr_t)grh, .len = HCA_GRH, .proc = hca.slot };
-	rx_lock(t);
-	if (connected(q, t, w->remote_qpn, 0) && t->qkey == qkey && rq_take(&hca.shm->rq[t->rq], &taken.r, false)) {
-		t->receiving_wr_id = taken.r.wr_id;
-		t->receiving = 1;
-		ndst = scatter(t, &taken.r, HCA_GRH + w->length, dst);
-		if (ndst < 0) {
-			rx_complete(t, taken.r.wr_id, ndst == -1 ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR);
-			rx_error(t);
-		} else if (!mem_copy(dst, ndst, src, nsrc + 1)) {
-			e = arrival(q, t, w, taken.r.wr_id);
-			e.byte_len += HCA_GRH;
-			e.sl = w->ah.sl;
-			if (w->ah.is_global)
-				e.flags |= IBV_WC_GRH;
-			cq_push(t->rcq, &e);
-			t->receiving = 0;
-		} else {
-			rx_complete(t, taken.r.wr_id, IBV_WC_LOC_PROT_ERR);
-			rx_error(t);
-		}
-	}
-	shm_unlock(&t->rx);
+	if (tcp_is_far(w->remote_qpn))
+		tcp_ud(&from, w, src, nsrc + 1);
+	else
+		target_ud(&from, w, src, nsrc + 1);
 	return DONE;
 }
 
@@ -349,24 +136,25 @@ static void complete(struct hca_qp *q, const struct wqe *w, enum ibv_wc_status s
 	if (status == IBV_WC_WR_FLUSH_ERR)
 		stats_flushed();
 	q->waiting_since_ns = 0;
-	if (q->devx) {
+	const uint32_t slots = !q->devx ? 1 : w->blocks < q->posted - q->executed ? w->blocks : q->posted - q->executed;
+
+	if (q->devx)
+		q->devx->decoded = false;
+	if (q->devx && q->devx->cq) {
 		devx_complete(q, w, status);
-		q->executed += w->blocks < q->posted - q->executed ? w->blocks : q->posted - q->executed;
-		return;
-	}
-	if (status || (w->flags & IBV_SEND_SIGNALED)) {
+	} else if (status || (w->flags & IBV_SEND_SIGNALED)) {
 		const struct shm_cqe e = {
 			.wr_id = w->wr_id,
 			.qpn = q->qp.qp_num,
-			.sq_end = q->executed + 1,
+			.sq_end = q->executed + slots,
 			.status = status,
-			.opcode = wc_opcode[w->opcode],
+			.opcode = w->opcode < sizeof wc_opcode ? wc_opcode[w->opcode] : 0,
 			.byte_len = w->length,
 		};
 
 		cq_push(q->sh->scq, &e);
 	}
-	q->executed++;
+	q->executed += slots;
 }
 
 /* Whether to give up a request that waits, and with which status. Counted

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEVICES = 16, MEMORY_TYPE = 2, DEVICE_ORDINAL = 9, DEVICE_MEMORY = 2, PORTABLE_MAPPED = 3, NON_BLOCKING = 1, PRIORITY = -5, RELAXED = 2 };
 
@@ -93,6 +94,63 @@ bool gpu_driver(void)
 	return atomic_load(&state) > 0;
 }
 
+/* Passed by value in cuda.h: a structure of 64 bytes. */
+struct handle {
+	uint8_t bytes[64];
+};
+
+static int (*open_shared)(uint64_t *, struct handle, unsigned);
+
+const struct gpu_sharing *gpu_sharing(void)
+{
+	static struct gpu_sharing s;
+	static _Atomic int state;
+
+	if (!gpu_driver())
+		return NULL;
+	pthread_mutex_lock(&mu);
+	if (!atomic_load(&state)) {
+		void *h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+		*(void **)&s.range = dlsym(h, "cuMemGetAddressRange_v2");
+		*(void **)&s.get = dlsym(h, "cuIpcGetMemHandle");
+		*(void **)&s.close = dlsym(h, "cuIpcCloseMemHandle");
+		*(void **)&open_shared = dlsym(h, "cuIpcOpenMemHandle_v2");
+		atomic_store(&state, s.range && s.get && s.close && open_shared ? 1 : -1);
+	}
+	pthread_mutex_unlock(&mu);
+	return atomic_load(&state) > 0 ? &s : NULL;
+}
+
+int gpu_enter(uint32_t device)
+{
+	return device >= DEVICES || !devices[device].ready || cuda.push(devices[device].context) ? ENODEV : 0;
+}
+
+void gpu_leave(void)
+{
+	void *old;
+
+	cuda.pop(&old);
+}
+
+uint64_t gpu_open_shared(const uint8_t handle[64], uint32_t device)
+{
+	enum { LAZY_PEER_ACCESS = 1 };
+	struct handle h;
+	uint64_t p = 0;
+	int rc;
+
+	memcpy(h.bytes, handle, sizeof h.bytes);
+	if (gpu_enter(device))
+		return 0;
+	rc = open_shared(&p, h, LAZY_PEER_ACCESS);
+	gpu_leave();
+	if (rc)
+		hca_log("opening another process's GPU memory: CUDA error %d", rc);
+	return rc ? 0 : p;
+}
+
 bool gpu_memory(const void *addr, uint32_t *device)
 {
 	unsigned type = 0;
@@ -141,6 +199,8 @@ int gpu_prepare(uint32_t device)
 			rc = copier_start();
 		if (!rc)
 			atomic_store(&devices[device].ready, true);
+		if (!rc)
+			rc = share_start(device);
 		hca_log("device %u: %s", device, rc ? "not usable" : "prepared");
 	}
 	pthread_mutex_unlock(&mu);

@@ -29,6 +29,27 @@ void gpu_is_copier(void);
 
 void gpu_forked(void);
 
+/* The same for a whole process: what the driver has beside copies, where it has it. NULL: not there. */
+struct gpu_sharing {
+	int (*range)(uint64_t *base, size_t *size, uint64_t p);
+	int (*get)(void *handle, uint64_t p);
+	int (*close)(uint64_t p);
+};
+const struct gpu_sharing *gpu_sharing(void);
+/* Maps another process's memory; 0 where that fails. */
+uint64_t gpu_open_shared(const uint8_t handle[64], uint32_t device);
+/* The calling thread works on a device; 0, or an errno. gpu_leave ends it. */
+int gpu_enter(uint32_t device);
+void gpu_leave(void);
+
+/* share.c: another process's GPU memory mapped here, so that data goes there without its help. */
+uint32_t share_export(uint64_t addr, uint32_t device);
+void share_withdraw(uint32_t share);
+int share_start(uint32_t device);
+void share_forked(void);
+/* Copies between that memory and ours. -1: it is not mapped; else 0 or an errno. */
+int share_copy(const struct span *far, const struct span *near, bool out);
+
 /* copier.c: what another process's GPU memory needs, done by that process. */
 int copier_start(void);
 void copier_forked(void);

@@ -24,7 +24,8 @@ enum {
 	HCA_MAX_INLINE = 1024,
 	HCA_MTU = 4096,
 	HCA_GRH = 40,
-	HCA_LID = 1,
+	HCA_LID = 1, /* of the first device; the others follow */
+	HCA_DEVICES = 16,
 };
 
 /* Service types of queues that are not made by verbs, beside enum ibv_qp_type. */
@@ -80,6 +81,7 @@ struct hca_cq {
 	_Atomic int users;
 	struct shm_cqe current; /* between start_poll and end_poll */
 	uint32_t taken;
+	void *bell; /* page of mlx5's doorbell, where the ring was asked for */
 };
 
 struct hca_srq {
@@ -105,7 +107,9 @@ struct wqe {
 	uint32_t num_sge;
 	uint32_t rkey;
 	uint64_t remote_addr;
-	uint32_t blocks; /* of the ring it came from, where that is the program's own */
+	/* where the ring is the program's own: how many blocks it has there, and which of the elements are bytes of it */
+	uint32_t blocks;
+	uint64_t pieces;
 	union {
 		struct {
 			struct mem_atomic atomic;
@@ -211,6 +215,8 @@ void cq_push(uint32_t index, const struct shm_cqe *e);
 void cq_deliver_events(void);
 /* Drops the completions of a queue pair, as at its destruction. */
 void cq_forget_qp(struct hca_cq *c, uint32_t qpn);
+/* Asks for an event: at once where completions came after the one of number `seen` (24 bits). */
+void cq_arm(struct hca_cq *c, bool solicited_only, uint32_t seen);
 int op_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int op_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 struct ibv_cq_ex *op_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *a);
@@ -271,7 +277,8 @@ void rx_complete(struct shm_qp *t, uint64_t wr_id, enum ibv_wc_status status);
 int engine_start(void);
 
 /* device.c */
-void device_gid(union ibv_gid *gid, int index);
+void device_gid(const struct ibv_context *c, union ibv_gid *gid, int index);
+uint16_t device_lid(const struct ibv_context *c);
 
 #pragma GCC visibility pop
 

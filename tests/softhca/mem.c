@@ -65,6 +65,7 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *addr, size_t len,
 	r->access = access;
 	r->kind = kind;
 	r->device = device;
+	r->share = kind == MEM_GPU ? share_export((uintptr_t)addr, device) : 0;
 	r->addr = (uintptr_t)addr;
 	r->iova = iova;
 	r->len = len;
@@ -133,6 +134,7 @@ int ibv_dereg_mr(struct ibv_mr *mr)
 		hca_log("dereg_mr key %#x", mr->lkey);
 		atomic_store(&r->key, 0);
 		wait_for_deliveries();
+		share_withdraw(r->share);
 		shm_lock(hca.shm, &hca.shm->tables);
 		r->taken = 0;
 		shm_unlock(&hca.shm->tables);
@@ -162,6 +164,9 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, si
 	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
 		mr->addr = addr;
 		mr->length = len;
+		r->kind = mem_kind_of(addr, &r->device);
+		share_withdraw(r->share);
+		r->share = r->kind == MEM_GPU ? share_export((uintptr_t)addr, r->device) : 0;
 		r->addr = r->iova = (uintptr_t)addr;
 		r->len = len;
 	}
@@ -187,6 +192,7 @@ int mem_resolve(uint32_t proc, uint32_t pdn, uint32_t key, uint64_t addr, uint32
 		.proc = proc,
 		.kind = r->kind,
 		.device = r->device,
+		.share = r->share,
 	};
 	return 0;
 }

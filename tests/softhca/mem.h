@@ -17,6 +17,7 @@ struct span {
 	uint32_t proc; /* slot */
 	uint32_t kind; /* enum mem_kind */
 	uint32_t device;
+	uint32_t share; /* of a GPU's memory: by which others may reach it, 0: not */
 };
 
 /*

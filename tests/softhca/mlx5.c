@@ -101,11 +101,55 @@ int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *obj)
 	return softhca_devx()->obj_destroy(obj);
 }
 
+int mlx5dv_devx_qp_modify(struct ibv_qp *qp, const void *in, size_t inlen, void *out, size_t outlen)
+{
+	return softhca_devx()->qp_modify(qp, in, inlen, out, outlen);
+}
+
+struct mlx5dv_devx_event_channel *mlx5dv_devx_create_event_channel(struct ibv_context *context, enum mlx5dv_devx_create_event_channel_flags flags)
+{
+	(void)context;
+	(void)flags;
+	return softhca_devx()->create_events();
+}
+
+void mlx5dv_devx_destroy_event_channel(struct mlx5dv_devx_event_channel *ch)
+{
+	softhca_devx()->destroy_events(ch);
+}
+
+int mlx5dv_devx_subscribe_devx_event(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_obj *obj, uint16_t size, uint16_t events[], uint64_t cookie)
+{
+	int rc = 0;
+
+	for (uint16_t i = 0; !rc && i < size / sizeof *events; i++)
+		rc = softhca_devx()->subscribe(ch, obj, events[i], cookie);
+	return rc;
+}
+
+ssize_t mlx5dv_devx_get_event(struct mlx5dv_devx_event_channel *ch, struct mlx5dv_devx_async_event_hdr *out, size_t size)
+{
+	return softhca_devx()->get_event(ch, out, size);
+}
+
+/* Compressed completions are refused; entries are of 64 or 128 bytes. */
+struct ibv_cq_ex *mlx5dv_create_cq(struct ibv_context *context, struct ibv_cq_init_attr_ex *a, struct mlx5dv_cq_init_attr *m)
+{
+	const bool sized = m && (m->comp_mask & MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE);
+
+	if ((m && (m->comp_mask & ~(uint64_t)MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE)) || (sized && m->cqe_size != 64 && m->cqe_size != 128)) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return softhca_devx()->create_cq(context, a, sized ? m->cqe_size : 64);
+}
+
 struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *a, struct mlx5dv_qp_init_attr *m)
 {
 	if (m && m->comp_mask == MLX5DV_QP_INIT_ATTR_MASK_DC && m->dc_init_attr.dc_type == MLX5DV_DCTYPE_DCT)
 		return softhca_devx()->create_dct(context, a, m->dc_init_attr.dct_access_key);
-	if ((!m || !m->comp_mask) && a->qp_type == IBV_QPT_RC && !(a->comp_mask & ~(uint32_t)IBV_QP_INIT_ATTR_PD))
+	/* data never lies in completions here: flags that allow or forbid that change nothing */
+	if ((!m || !(m->comp_mask & ~(uint64_t)MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS)) && a->qp_type == IBV_QPT_RC && !(a->comp_mask & ~(uint32_t)IBV_QP_INIT_ATTR_PD))
 		return ibv_create_qp(a->pd, (struct ibv_qp_init_attr *)a);
 	errno = EOPNOTSUPP;
 	return NULL;

@@ -1,6 +1,6 @@
 /*
  * For UCX where nobody may make device nodes: it takes a verbs device only when
- * stat and access find a device node /dev/infiniband/uverbs0. Preloaded, this
+ * stat and access find its device node, /dev/infiniband/uverbs<n>. Preloaded, this
  * answers for /dev/null when the real node is not there.
  */
 #include <dlfcn.h>
@@ -11,7 +11,9 @@
 
 static int is_node(const char *path)
 {
-	return !strcmp(path, "/dev/infiniband/uverbs0");
+	static const char prefix[] = "/dev/infiniband/uverbs";
+
+	return !strncmp(path, prefix, sizeof prefix - 1);
 }
 
 int stat(const char *restrict path, struct stat *restrict st)

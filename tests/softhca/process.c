@@ -2,6 +2,7 @@
 #include "devx.h"
 #include "gpu.h"
 #include "stats.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -44,8 +45,11 @@ static void in_child(void)
 	pthread_mutex_init(&init_mu, NULL);
 	stats_reset();
 	doorbell_forked();
+	rings_forked();
+	tcp_forked();
 	gpu_forked();
 	copier_forked();
+	share_forked();
 }
 
 int hca_init(void)
@@ -65,6 +69,8 @@ int hca_init(void)
 				pthread_atfork(NULL, NULL, in_child);
 			registered = true;
 			rc = engine_start();
+			if (!rc)
+				rc = tcp_start();
 			if (rc) {
 				hca.ready = false;
 				shm_detach(hca.shm, hca.slot);
@@ -98,7 +104,7 @@ __attribute__((destructor)) static void unloaded(void)
 		/* the engine works under this lock and looks at `ready`; threads that
 		 * still run find that their objects are of another epoch */
 		pthread_mutex_lock(&hca.qps_mu);
-		hca.ready = false;
+		tcp_stop();
 		hca.epoch++;
 		shm_detach(hca.shm, hca.slot);
 		pthread_mutex_unlock(&hca.qps_mu);

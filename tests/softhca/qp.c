@@ -1,5 +1,5 @@
 /* Queue pairs: creation, states, attributes, destruction. */
-#include "hca.h"
+#include "devx.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ static struct hca_qp *create(struct ibv_pd *pd, const struct ibv_qp_init_attr *a
 		errno = ENOMEM;
 		goto no_qp;
 	}
-	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type);
+	stats = stats_queue_pair(hca.shm->qp[i].qpn, a->qp_type, pd->context);
 	if (!stats) {
 		atomic_store(&hca.shm->qp[i].life, SHM_FREE);
 		goto no_qp;
@@ -231,6 +231,12 @@ static void reset(struct hca_qp *q)
 	while (q->rq && rq_take(q->rq, &taken.r, false))
 		;
 	shm_unlock(&q->sh->rx);
+	if (q->devx) { /* its indices begin again */
+		q->posted = 0;
+		q->devx->decoded = false;
+		if (q->rq)
+			rings_reset(q->rq);
+	}
 	q->executed = q->posted;
 	atomic_store(&q->retired, q->posted);
 	q->waiting_since_ns = 0;
@@ -334,6 +340,9 @@ static void unlist(struct hca_qp *q)
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct hca_qp *q = to_qp(qp);
+
+	if (q->devx)
+		uar_detach(q->devx);
 	if (q->epoch == hca.epoch && hca.ready) {
 		unlist(q);
 		/* passing through each lock: nobody works on it any longer */
@@ -357,6 +366,8 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 		if (qp->srq)
 			atomic_fetch_sub(&to_srq(qp->srq)->users, 1);
 	}
+	if (q->devx)
+		rings_close_qp(q);
 	free(q->sq);
 	free(q);
 	return 0;
@@ -394,7 +405,7 @@ struct hca_qp *qp_bare(struct ibv_context *c, uint32_t type, uint32_t pdn, uint3
 	shm_lock(hca.shm, &hca.shm->tables);
 	i = shm_take_qp(hca.shm, hca.slot);
 	shm_unlock(&hca.shm->tables);
-	if (i < 0 || !(q->stats = stats_queue_pair(hca.shm->qp[i].qpn, type))) {
+	if (i < 0 || !(q->stats = stats_queue_pair(hca.shm->qp[i].qpn, type, c))) {
 		if (i >= 0)
 			atomic_store(&hca.shm->qp[i].life, SHM_FREE);
 		free(q);

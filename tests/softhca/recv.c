@@ -1,5 +1,5 @@
 /* Receive queues, own and shared: rings that senders take from. */
-#include "hca.h"
+#include "devx.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -47,6 +47,7 @@ void rq_destroy(uint32_t index)
 		return;
 	shm_lock(s, &s->tables);
 	shm_pages_free(s, s->rq[index].page, shm_rq_bytes(&s->rq[index]));
+	shm_pages_free(s, s->rq[index].raw_page, rings_rq_bytes(&s->rq[index]));
 	atomic_store(&s->rq[index].life, SHM_FREE);
 	shm_unlock(&s->tables);
 }
@@ -58,7 +59,9 @@ bool rq_take(struct shm_rq *r, struct shm_recv *out, bool wait)
 	shm_lock(hca.shm, &r->lock);
 	uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
 
-	if (atomic_load_explicit(&r->head, memory_order_relaxed) != tail) {
+	if ((r->raw_page || r->raw_ring.len) && rings_take(r, out)) {
+		found = true;
+	} else if (atomic_load_explicit(&r->head, memory_order_relaxed) != tail) {
 		const struct shm_recv *e = entry(r, tail);
 
 		memcpy(out, e, sizeof *e + e->num_sge * sizeof e->sge[0]);

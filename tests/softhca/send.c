@@ -15,7 +15,7 @@ struct wqe *send_slot(struct hca_qp *q, uint32_t ahead, int *why)
 	uint32_t state = atomic_load_explicit(&q->sh->state, memory_order_relaxed);
 	struct wqe *w;
 
-	if (q->epoch != hca.epoch || (state != IBV_QPS_RTS && state != IBV_QPS_SQD && state != IBV_QPS_ERR)) {
+	if (q->epoch != hca.epoch || q->devx || (state != IBV_QPS_RTS && state != IBV_QPS_SQD && state != IBV_QPS_ERR)) {
 		*why = EINVAL;
 		return NULL;
 	}

@@ -1,17 +1,21 @@
 #!/bin/sh
-# Makes the device node that UCX wants to see before it uses a verbs device.
-# Root, once per machine; does nothing when a node is there. Only UCX (and what
-# stands on it) needs it; without root, preload build/softhca/softhca-node.so.
+# Makes the device nodes that UCX wants to see before it uses a verbs device: setup.sh [N], for the first N devices (2).
+# Root, once per machine; leaves nodes that are there. Only UCX (and what
+# stands on it) needs them; without root, preload build/softhca/softhca-node.so.
 set -eu
-node=/dev/infiniband/uverbs0
-if [ -e "$node" ]; then
-	echo "$node is there"
-	exit 0
-fi
-if [ "$(id -u)" -ne 0 ]; then
-	echo "setup.sh: making $node needs root; without it, LD_PRELOAD softhca-node.so" >&2
-	exit 1
-fi
-mkdir -p "${node%/*}"
-mknod -m 666 "$node" c 1 3
-echo "made $node (a second /dev/null)"
+i=0
+while [ $i -lt "${1:-2}" ]; do
+	node=/dev/infiniband/uverbs$i
+	i=$((i + 1))
+	if [ -e "$node" ]; then
+		echo "$node is there"
+		continue
+	fi
+	if [ "$(id -u)" -ne 0 ]; then
+		echo "setup.sh: making $node needs root; without it, LD_PRELOAD softhca-node.so" >&2
+		exit 1
+	fi
+	mkdir -p "${node%/*}"
+	mknod -m 666 "$node" c 1 3
+	echo "made $node (a second /dev/null)"
+done

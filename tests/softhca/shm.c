@@ -1,5 +1,6 @@
 /* The shared segment: making it, slots, liveness, locks, reaping. */
 #include "hca.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 /* Changes with every change of the layout. */
-#define MAGIC 0x0200616368736f66ull
+#define MAGIC 0x0400616368736f66ull
 #define HEADER ((sizeof(struct shm) + SHM_PAGE - 1) & ~(size_t)(SHM_PAGE - 1))
 #define RINGS (HEADER + (size_t)SHM_PAGES * SHM_PAGE)
 #define TOTAL (RINGS + (size_t)SHM_JOB_BYTES_ALL)
@@ -51,7 +52,7 @@ static int open_locked(void)
 	if (name)
 		snprintf(path, sizeof path, "%s", name);
 	else
-		snprintf(path, sizeof path, "/dev/shm/softhca-%u", (unsigned)geteuid());
+		snprintf(path, sizeof path, tcp_host() < 0 ? "/dev/shm/softhca-%u" : "/dev/shm/softhca-%u-%d", (unsigned)geteuid(), tcp_host());
 	for (;;) {
 		struct stat st;
 
@@ -139,6 +140,9 @@ static void release_slot(struct shm *s, unsigned slot, enum shm_life life)
 			atomic_store(&s->mr[i].key, 0);
 			s->mr[i].taken = 0;
 		}
+	for (int i = 0; i < SHM_SHARES; i++)
+		if (s->share[i].id && s->share[i].proc == slot)
+			atomic_store(&s->share[i].id, 0);
 	for (uint32_t i = 0, n; i < SHM_PAGES; i += n) {
 		n = 1;
 		if (s->page_owner[i] != slot + 1)

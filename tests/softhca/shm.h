@@ -25,6 +25,7 @@ enum {
 	SHM_MRS = 65536,
 	SHM_PAGE = 4096,
 	SHM_PAGES = 1 << 19, /* 2 GiB of rings, allocated page by page */
+	SHM_SHARES = 1024,
 	SHM_JOBS = 4,        /* of a process at a time, each with so many bytes of data */
 	SHM_JOB_BYTES = 1 << 18,
 	SHM_JOB_AREAS = SHM_JOBS + 1, /* one more is the process's own */
@@ -62,7 +63,7 @@ enum { SHM_JOB_WRITE, SHM_JOB_READ, SHM_JOB_UPDATE };
 struct shm_proc {
 	_Atomic uint32_t live; /* 1 from registration to orderly exit */
 	_Atomic int32_t pid;
-	struct shm_bell engine, jobs;
+	struct shm_bell engine, jobs, shares;
 	struct shm_job job[SHM_JOBS];
 	struct shm_lock atomics;   /* RDMA atomics on memory of this process */
 } __attribute__((aligned(64)));
@@ -115,6 +116,9 @@ struct shm_cq {
 	_Atomic uint32_t head, tail;
 	_Atomic uint32_t armed; /* 1 next completion, 2 next solicited one */
 	_Atomic uint32_t event; /* the owner's engine is to raise an event */
+	/* the same entries in mlx5's layout, where the program asked for that: its page (0: none) */
+	uint32_t raw_page, raw_stride;
+	uint32_t ignore_overrun;
 } __attribute__((aligned(64)));
 
 struct shm_recv {
@@ -129,6 +133,12 @@ struct shm_rq {
 	uint32_t proc, pdn, depth, stride, max_sge, page, is_srq;
 	_Atomic uint32_t head, tail;
 	_Atomic uint64_t waiters; /* by slot: senders that found it empty */
+	/* a ring in mlx5's layout, which the program fills by itself: in a page of the segment (0: none) or in memory of the owner's; the element
+	 * that is next, how many were taken */
+	uint32_t raw_page, raw_stride;
+	uint16_t raw_next, raw_taken;
+	uint32_t linked; /* elements name the one that follows */
+	struct span raw_ring, raw_record; /* len 0: none */
 } __attribute__((aligned(64)));
 
 struct shm_mr {
@@ -138,8 +148,17 @@ struct shm_mr {
 	uint32_t proc, pdn, access;
 	uint32_t kind; /* enum mem_kind */
 	uint32_t device;
+	uint32_t share;
 	uint64_t addr, iova, len;
 } __attribute__((aligned(64)));
+
+/* GPU memory that other processes may map: its handle (CUDA's) and the address that it has for its owner. */
+struct shm_share {
+	_Atomic uint32_t id; /* 0: free; never the same again */
+	uint32_t proc;
+	uint64_t base;
+	uint8_t handle[64];
+};
 
 struct shm {
 	uint64_t magic;
@@ -152,6 +171,8 @@ struct shm {
 	struct shm_cq cq[SHM_CQS];
 	struct shm_rq rq[SHM_RQS];
 	struct shm_mr mr[SHM_MRS];
+	struct shm_share share[SHM_SHARES];
+	uint32_t last_share;
 	uint8_t page_owner[SHM_PAGES]; /* 0, or 1 + slot */
 };
 

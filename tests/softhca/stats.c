@@ -28,7 +28,7 @@ static struct {
 	_Atomic uint64_t signaled, inlined, flushed;
 	_Atomic uint64_t recv_posted, srq_recv_posted;
 	_Atomic uint64_t send_cqes, recv_cqes, error_cqes, recv_bytes;
-	_Atomic uint64_t polls, empty_polls;
+	_Atomic uint64_t polls, empty_polls, gpu_direct, gpu_staged;
 	struct qp_stats *_Atomic queue_pairs;
 } count;
 
@@ -37,7 +37,7 @@ static inline void add(_Atomic uint64_t *c, uint64_t n)
 	atomic_fetch_add_explicit(c, n, memory_order_relaxed);
 }
 
-struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type)
+struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type, const struct ibv_context *c)
 {
 	struct qp_stats *s = calloc(1, sizeof *s);
 
@@ -45,6 +45,7 @@ struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type)
 		return NULL;
 	s->qpn = qpn;
 	s->type = type;
+	s->device = ibv_get_device_index(c->device);
 	s->next = atomic_load(&count.queue_pairs);
 	while (!atomic_compare_exchange_weak(&count.queue_pairs, &s->next, s))
 		;
@@ -85,6 +86,11 @@ void stats_poll(uint32_t n)
 void stats_flushed(void)
 {
 	add(&count.flushed, 1);
+}
+
+void stats_gpu(bool direct, uint64_t bytes)
+{
+	add(direct ? &count.gpu_direct : &count.gpu_staged, bytes);
 }
 
 void stats_reset(void)
@@ -138,8 +144,8 @@ static void print_queue_pairs(FILE *f)
 
 	fputs(",\"queue_pairs\":[", f);
 	for (const struct qp_stats *s = count.queue_pairs; s; s = s->next) {
-		fprintf(f, "%s{\"qpn\":%u,\"type\":\"%s\",\"peer_qpn\":%u,\"peer_pid\":%d", comma, s->qpn,
-			type_name(s->type), s->peer_qpn, s->peer_pid);
+		fprintf(f, "%s{\"qpn\":%u,\"type\":\"%s\",\"peer_qpn\":%u,\"peer_pid\":%d,\"device\":%d", comma, s->qpn,
+			type_name(s->type), s->peer_qpn, s->peer_pid, s->device);
 		for (int i = 0; i < STATS_OPCODES; i++)
 			if (s->requests[i])
 				fprintf(f, ",\"%s\":[%lu,%lu]", opcode_names[i], (unsigned long)s->requests[i], (unsigned long)s->bytes[i]);
@@ -171,7 +177,8 @@ static void print(FILE *f)
 		{ "srq_recv_posted", count.srq_recv_posted }, { "send_cqes", count.send_cqes },
 		{ "recv_cqes", count.recv_cqes },     { "error_cqes", count.error_cqes },
 		{ "recv_bytes", count.recv_bytes },   { "polls", count.polls },
-		{ "empty_polls", count.empty_polls },
+		{ "empty_polls", count.empty_polls }, { "gpu_direct", count.gpu_direct },
+		{ "gpu_staged", count.gpu_staged },
 	};
 	for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
 		fprintf(f, ",\"%s\":%lu", plain[i].name, (unsigned long)plain[i].value);

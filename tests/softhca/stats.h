@@ -17,6 +17,7 @@ struct qp_stats {
 	uint32_t qpn, type;
 	uint32_t peer_qpn; /* RC: as connected last */
 	int peer_pid;
+	int device;
 	/* changed under the send queue's lock */
 	uint64_t requests[STATS_OPCODES], bytes[STATS_OPCODES];
 };
@@ -27,13 +28,15 @@ struct wqe;
 #pragma GCC visibility push(hidden)
 
 /* NULL when there is no memory. */
-struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type);
+struct qp_stats *stats_queue_pair(uint32_t qpn, uint32_t type, const struct ibv_context *c);
 /* An accepted request; the send queue's lock held. */
 void stats_posted(struct hca_qp *q, const struct wqe *w);
 void stats_recv_posted(uint32_t n, int srq);
 void stats_completion(const struct shm_cqe *e);
 void stats_poll(uint32_t n);
 void stats_flushed(void);
+/* Bytes to or from another process's GPU: directly, or with its help. */
+void stats_gpu(bool direct, uint64_t bytes);
 void stats_write(void);
 /* In a forked child: its parent's counts are not its own. */
 void stats_reset(void);

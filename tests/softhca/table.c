@@ -1,6 +1,7 @@
 /* Taking entries in the shared tables, and finding them again. */
 #include "fault.h"
 #include "hca.h"
+#include "tcp.h"
 
 #include <string.h>
 
@@ -37,10 +38,12 @@ int shm_take_qp(struct shm *s, unsigned slot)
 	shm_lock(s, &q->rx);
 	memset((char *)q + sizeof q->rx, 0, sizeof *q - sizeof q->rx);
 	q->proc = slot;
-	/* 24 bits: 12 of generation (never 0), 12 of index */
+	/* 24 bits: 12 of generation (never 0), 12 of index; of several hosts, 4 of host and 8 of generation */
+	const uint32_t host = tcp_host() > 0 ? (uint32_t)tcp_host() : 0;
+
 	if (!again || !s->qp_generation[i])
-		s->qp_generation[i] = s->qp_generation[i] % 4095 + 1;
-	q->qpn = s->qp_generation[i] << 12 | (uint32_t)i;
+		s->qp_generation[i] = s->qp_generation[i] % (tcp_host() < 0 ? 4095 : TCP_GENERATIONS) + 1;
+	q->qpn = host << TCP_HOST_SHIFT | s->qp_generation[i] << 12 | (uint32_t)i;
 	atomic_store(&q->life, SHM_LIVE);
 	shm_unlock(&q->rx);
 	return i;

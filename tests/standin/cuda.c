@@ -14,7 +14,7 @@ struct block {
 	uint64_t address; /* for programs: nobody can use it */
 	uint8_t *alias;
 	size_t size;
-	int device;
+	int device, fd;
 };
 
 struct range {
@@ -139,33 +139,37 @@ CUresult cuCtxGetDevice(CUdevice *d)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)
 {
-	struct block *b;
-	void *address;
 	int fd;
 
 	if (!current())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!n)
 		return CUDA_ERROR_INVALID_VALUE;
-	b = calloc(1, sizeof *b);
 	n = (n + 4095) & ~(size_t)4095;
 	fd = memfd_create("standin-gpu", MFD_CLOEXEC);
-	if (!b || fd < 0 || ftruncate(fd, (off_t)n)) {
+	if (fd >= 0 && ftruncate(fd, (off_t)n)) {
+		close(fd);
+		fd = -1;
+	}
+	return fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY : standin_map(fd, n, current()->device, p);
+}
+
+CUresult standin_map(int fd, size_t n, int device, CUdeviceptr *p)
+{
+	struct block *b = calloc(1, sizeof *b);
+	void *address = mmap(NULL, n, PROT_NONE, MAP_SHARED, fd, 0);
+	void *alias = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (!b || address == MAP_FAILED || alias == MAP_FAILED) {
 		free(b);
-		if (fd >= 0)
-			close(fd);
+		close(fd);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	address = mmap(NULL, n, PROT_NONE, MAP_SHARED, fd, 0);
-	b->alias = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	if (address == MAP_FAILED || b->alias == MAP_FAILED) {
-		free(b);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	b->alias = alias;
+	b->fd = fd;
 	b->address = *p = (uintptr_t)address;
 	b->size = n;
-	b->device = current()->device;
+	b->device = device;
 	pthread_mutex_lock(&mu);
 	b->next = blocks;
 	blocks = b;
@@ -189,6 +193,7 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 		return CUDA_ERROR_INVALID_VALUE;
 	munmap((void *)(uintptr_t)b->address, b->size);
 	munmap(b->alias, b->size);
+	close(b->fd);
 	free(b);
 	return CUDA_SUCCESS;
 }
@@ -207,6 +212,23 @@ static int device_of(uint64_t p, uint8_t **alias)
 		}
 	pthread_mutex_unlock(&mu);
 	return device;
+}
+
+int standin_block(uint64_t p, uint64_t *base, uint64_t *size, int *device)
+{
+	int fd = -1;
+
+	pthread_mutex_lock(&mu);
+	for (const struct block *b = blocks; b && fd < 0; b = b->next)
+		if (p >= b->address && p - b->address < b->size) {
+			if (base)
+				*base = b->address;
+			*size = b->size;
+			*device = b->device;
+			fd = b->fd;
+		}
+	pthread_mutex_unlock(&mu);
+	return fd;
 }
 
 void *standin_gpu(uint64_t address)

@@ -2,6 +2,15 @@
 
 #include "standin.h"
 
+#pragma GCC visibility push(hidden)
+
+/* The allocation that the address lies in: its descriptor, or -1. `base` may be NULL. */
+int standin_block(uint64_t p, uint64_t *base, uint64_t *size, int *device);
+/* Memory of a descriptor, which it keeps, as a GPU's. */
+CUresult standin_map(int fd, size_t n, int device, CUdeviceptr *p);
+
+#pragma GCC visibility pop
+
 struct ctx {
 	int device;
 };

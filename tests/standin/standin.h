@@ -43,6 +43,9 @@ typedef struct graph *CUgraph;
 typedef struct graph *CUgraphExec;
 typedef uint64_t CUdeviceptr;
 typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
+typedef struct {
 	char bytes[16];
 } CUuuid;
 
@@ -84,6 +87,10 @@ CUresult cuCtxPopCurrent_v2(CUcontext *c);
 CUresult cuCtxGetDevice(CUdevice *d);
 CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n);
 CUresult cuMemFree_v2(CUdeviceptr p);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr p);
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr p);
 CUresult cuMemHostRegister_v2(void *p, size_t n, unsigned flags);
 CUresult cuMemHostUnregister(void *p);

@@ -62,13 +62,13 @@ uint32_t domain_number(struct ibv_pd *pd)
 	return d.pdn;
 }
 
-void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory)
+static void open_queue(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory, uint32_t srqn, uint32_t receive_cqn)
 {
 	const size_t size = (size_t)BLOCK << log;
 	uint8_t in[CREATE_IN], out[16];
 	uint32_t eqn = 0;
 
-	*q = (struct queue){ .ctx = ctx, .log = log, .uar = uar, .own_uar = !uar, .collapsed = collapsed, .memory = memory };
+	*q = (struct queue){ .ctx = ctx, .log = log, .uar = uar, .own_uar = !uar, .collapsed = collapsed, .memory = memory, .rnr_retry = 7 };
 	void *usable[3];
 	const size_t sizes[] = { size, size, 4096 };
 
@@ -107,13 +107,44 @@ void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned
 	in[QPC + 0xa] = log << 3;
 	set24(in + QPC + 0xd, q->uar->page_id);
 	set24(in + QPC + 0x7d, q->cqn);
-	in[QPC + 0xac] = 3; /* no receive queue */
+	in[QPC + 0xac] = srqn ? 1 : 3; /* shared receives, or no receive queue */
+	set24(in + QPC + 0xad, srqn);
+	set24(in + QPC + 0x9d, receive_cqn);
 	in[QPC + 0xd0] = 0x10;
 	set32(in + QPC + 0xe4, q->umem[2]->umem_id);
 	set32(in + 0x108, q->umem[0]->umem_id);
 	in[0x10c] = 0x80;
 	need(q->qp = mlx5dv_devx_obj_create(ctx, in, sizeof in, out, sizeof out), "creating a queue pair");
 	q->qpn = out[9] << 16 | out[10] << 8 | out[11];
+}
+
+void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory)
+{
+	open_queue(q, ctx, pdn, log, service, collapsed, uar, memory, 0, 0);
+}
+
+void queue_open_receiving(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, uint32_t srqn, uint32_t cqn)
+{
+	open_queue(q, ctx, pdn, log, QUEUE_RC, true, NULL, &host_memory, srqn, cqn);
+}
+
+struct mlx5dv_devx_obj *receives_open(struct ibv_context *ctx, uint32_t pdn, unsigned log, struct mlx5dv_devx_umem *ring, struct mlx5dv_devx_umem *record, uint32_t *number)
+{
+	enum { WQ = 0x50 };
+	uint8_t in[CREATE_IN], out[16];
+	struct mlx5dv_devx_obj *o;
+
+	command(in, 0x90c);
+	in[0x21] = 0x10; /* ready */
+	in[WQ] = 0x10;   /* element after element, round the ring */
+	set24(in + WQ + 9, pdn);
+	in[WQ + 0x21] = 5; /* 32 bytes each */
+	in[WQ + 0x23] = log;
+	set32(in + WQ + 0x28, record->umem_id);
+	set32(in + WQ + 0x2c, ring->umem_id);
+	need(o = mlx5dv_devx_obj_create(ctx, in, sizeof in, out, sizeof out), "creating a shared receive queue");
+	*number = out[9] << 16 | out[10] << 8 | out[11];
+	return o;
 }
 
 void queue_connect(struct queue *q, uint32_t dest)
@@ -126,7 +157,12 @@ void queue_connect(struct queue *q, uint32_t dest)
 		in[QPC + 0x92] = 0xe0; /* reads, writes and atomics from there */
 		if (op == 0x502)
 			in[QPC + 0x18 + 0x25] = 1; /* the port */
+		if (op == 0x504) {
+			in[QPC + 0x71] = 7; /* retries */
+			in[QPC + 0x72] = q->rnr_retry << 5;
+		}
 		if (op == 0x503) {
+			in[QPC + 0x94] = 12; /* a pause of 0.64 ms when no receive is there */
 			in[QPC + 8] = IBV_MTU_4096 << 5;
 			in[QPC + 0x18 + 7] = 1; /* the path: LID, service level */
 			in[QPC + 0x18 + 0x24] = 3;
@@ -226,6 +262,19 @@ uint32_t put_inline(struct queue *q, const struct remote *r, const void *bytes, 
 	set32(e.at, len | 1u << 31);
 	memcpy(e.at + 4, bytes, len);
 	e.at += (4 + len + 15) / 16 * 16;
+	return end(&e);
+}
+
+uint32_t put_send(struct queue *q, const void *bytes, uint32_t n, uint64_t addr, uint32_t len, uint32_t lkey, bool signaled)
+{
+	struct element e;
+
+	begin(&e, q, MLX5_OPCODE_SEND, signaled);
+	set32(e.at, n | 1u << 31);
+	memcpy(e.at + 4, bytes, n);
+	e.at += (4 + n + 15) / 16 * 16;
+	if (len)
+		data(&e, addr, len, lkey);
 	return end(&e);
 }
 

@@ -33,12 +33,15 @@ struct queue {
 	uint32_t next;   /* index of the next element, free running */
 	uint32_t polled; /* completions taken, where not collapsed */
 	unsigned buffer; /* of BlueFlame */
+	unsigned rnr_retry; /* to be set before it is connected; 7, no end, where nobody does */
 };
 
 enum { QUEUE_RC = 0, QUEUE_DCI = 5 };
 
 /* With a page of its own where uar is NULL. Ends the program with a message when it cannot be made. */
 void queue_open(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, int service, bool collapsed, struct mlx5dv_devx_uar *uar, const struct memory *memory);
+/* The same with receives taken from a shared queue, of which completions go to a verbs completion queue. */
+void queue_open_receiving(struct queue *q, struct ibv_context *ctx, uint32_t pdn, unsigned log, uint32_t srqn, uint32_t cqn);
 /* To the state in which it sends; dest: of a connected queue. */
 void queue_connect(struct queue *q, uint32_t dest);
 void queue_close(struct queue *q);
@@ -58,6 +61,8 @@ struct remote {
 /* Elements; signaled: with a completion. Each returns its index. */
 uint32_t put_write(struct queue *q, const struct remote *r, uint64_t addr, uint32_t len, uint32_t lkey, bool signaled);
 uint32_t put_inline(struct queue *q, const struct remote *r, const void *bytes, uint32_t len, bool signaled);
+/* A send of bytes in the element and behind them, where len is not 0, bytes of memory. */
+uint32_t put_send(struct queue *q, const void *bytes, uint32_t n, uint64_t addr, uint32_t len, uint32_t lkey, bool signaled);
 uint32_t put_read(struct queue *q, const struct remote *r, uint64_t addr, uint32_t len, uint32_t lkey, bool signaled);
 uint32_t put_fetch_add(struct queue *q, const struct remote *r, uint64_t add, uint64_t addr, uint32_t lkey, bool signaled);
 uint32_t put_compare_swap(struct queue *q, const struct remote *r, uint64_t compare, uint64_t swap, uint64_t addr, uint32_t lkey, bool signaled);
@@ -76,3 +81,6 @@ void ring_control(struct queue *q, uint32_t last);
 
 /* Waits until the element `index` has completed. Returns the syndrome, 0 for success. A minute at most. */
 int wait_for(struct queue *q, uint32_t index);
+
+/* A shared receive queue by DEVX, elements of one pointer each, in 1 << log of 32 bytes at `ring`; its number in *number. */
+struct mlx5dv_devx_obj *receives_open(struct ibv_context *ctx, uint32_t pdn, unsigned log, struct mlx5dv_devx_umem *ring, struct mlx5dv_devx_umem *record, uint32_t *number);

@@ -429,4 +429,6 @@ static const struct test tests[] = {
 	{ .name = NULL },
 };
 
-const struct test *const test_groups[] = { tests, NULL };
+extern const struct test ring_tests[];
+
+const struct test *const test_groups[] = { tests, ring_tests, NULL };

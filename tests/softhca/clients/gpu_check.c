@@ -206,7 +206,7 @@ static void shared_page(void)
 static void between(void)
 {
 	const int peer = 1 - rank;
-	struct queue q;
+	struct queue q, own, other;
 	struct end e;
 
 	open_end(&e, rank);
@@ -229,8 +229,6 @@ static void between(void)
 	/* both add to one word of the first GPU: one of them to its own */
 	w.to = (struct remote){ .addr = board->note[0].addr + HALF, .key = board->note[0].rkey };
 	if (rank == 0) {
-		struct queue own, other;
-
 		queue_open(&own, e.ctx, e.pdn, 6, QUEUE_RC, true, NULL, &gpu_memory);
 		queue_open(&other, e.ctx, e.pdn, 4, QUEUE_RC, true, NULL, &gpu_memory);
 		queue_connect(&own, other.qpn);
@@ -286,11 +284,58 @@ static void posted(void)
 	close_port(&p);
 }
 
+/* Memory that comes and goes, often at an address that it had before: what others have mapped of it is never the old one. */
+static void reallocated(void)
+{
+	const uint32_t n = 1 << 16;
+	struct end e;
+	struct port p;
+
+	open_end(&e, rank);
+	open_port(&p, n, 64, false);
+	struct ibv_qp *qp = connect_to(&p, 1 - rank, 16, 0);
+
+	for (int round = 0; round < 60; round++) {
+		CUdeviceptr fresh = 0;
+		struct ibv_mr *mr = NULL;
+
+		if (rank == 1) {
+			cuda(cuMemAlloc_v2(&fresh, n), "cuMemAlloc");
+			mr = ibv_reg_mr(p.pd, (void *)(uintptr_t)fresh, n, ACCESS);
+			CHECK(mr, "ibv_reg_mr: %s", strerror(errno));
+			board->note[1].addr = fresh;
+			board->note[1].rkey = mr->rkey;
+			usleep(round % 3 * 1000); /* the other side has mapped it, or has not yet */
+		}
+		meet();
+		if (rank == 0) {
+			struct ibv_sge sge;
+			struct ibv_send_wr wr = request(&p, &sge, IBV_WR_RDMA_WRITE, 0, n, round);
+			struct ibv_wc wc;
+
+			fill(p.buf, n, round);
+			wr.wr.rdma.remote_addr = board->note[1].addr;
+			wr.wr.rdma.rkey = board->note[1].rkey;
+			send_ok(qp, &wr);
+			expect(p.scq, &wc, IBV_WC_SUCCESS, round);
+		}
+		meet();
+		if (rank == 1) {
+			verify(standin_gpu(fresh), n, round, "written");
+			CHECK(!ibv_dereg_mr(mr), "dereg_mr");
+			cuda(cuMemFree_v2(fresh), "cuMemFree");
+		}
+	}
+	CHECK(!ibv_destroy_qp(qp), "destroy");
+	close_port(&p);
+}
+
 static const struct test tests[] = {
 	{ .name = "one_by_one", .ranks = 1, .run = one_by_one },
 	{ .name = "shared_page", .ranks = 1, .run = shared_page },
 	{ .name = "between", .ranks = 2, .run = between },
 	{ .name = "posted", .ranks = 2, .run = posted },
+	{ .name = "reallocated", .ranks = 2, .run = reallocated },
 	{ .name = NULL },
 };
 
