@@ -43,6 +43,7 @@ type Info struct {
 	Epochs      []Epoch                     `json:"epochs"`             // that operations are kept apart for; empty: they are not
 	Phases      []PhaseInfo                 `json:"phases"`             // of the application, the longest first
 	GPUs        *GPUs                       `json:"gpus,omitempty"`     // null where no GPU was seen
+	NCCL        *NCCLInfo                   `json:"nccl"`               // null where no process found the recorder as NCCL's profiler plugin
 	Clock       ClockInfo                   `json:"clock"`
 	Bytes       Bytes                       `json:"bytes"`
 	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
@@ -255,7 +256,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
 		Operations: map[string]map[string]Count{}, Flows: Flows{Unmatched: map[string]int64{}, Layers: map[string]Flows{}},
 		Damaged: slices.Concat(in.damaged, in.copies), Blind: []Blind{}, Exports: []Exported{},
-		Epochs: e.told(), Phases: in.phases(cat), GPUs: in.gpus(),
+		Epochs: e.told(), Phases: in.phases(cat), GPUs: in.gpus(), NCCL: in.nccl(cat),
 	}
 	if i.Damaged == nil {
 		i.Damaged = []Damage{}

@@ -350,4 +350,7 @@ func (s *Source) complete(op *ops.Op, r *match.Result) {
 		op.Flow = pairing.LaunchFlow(p.Identity, n)
 	}
 	op.Endpoint += s.base[op.Process]
+	if op.For.Communicator > 0 {
+		op.For.Communicator += s.base[op.Process]
+	}
 }

@@ -93,6 +93,15 @@ func (i *Info) Summary(w io.Writer) {
 		line("phase %s", i.phaseLine(&x))
 	}
 	i.GPUs.summary(line)
+	if i.NCCL != nil {
+		for n := range i.NCCL.Groups {
+			if n == summaryPhases {
+				line("nccl: and %d more", len(i.NCCL.Groups)-n)
+				break
+			}
+			line("nccl: %s", i.NCCL.Groups[n].line(i.Layer))
+		}
+	}
 	if i.Lost.Events > 0 {
 		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
 	}

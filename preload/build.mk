@@ -23,10 +23,10 @@ $(B)/aarch64/libsigmatrace.so: $(PRELOAD_SRC) $(PRELOAD_HDR) preload/build.mk
 	@mkdir -p $(@D)
 	$(AARCH64_CC) $(PRELOAD_CFLAGS) $(PRELOAD_LDFLAGS) -Wl,-soname,$(@F) -o $@ $(PRELOAD_SRC) -ldl -lpthread
 
-# Each NAME.mk adds a name to PROVIDERS, and sets NAME_SRC to its files, NAME_MAP to the script of its symbols' versions, if they have some, and NAME_NEEDS to the providers
-# without which it records nothing.
+# Each NAME.mk adds a name to PROVIDERS, and sets NAME_SRC to its files, NAME_MAP to the script of its symbols' versions, if they have some, NAME_NEEDS to the providers
+# without which it records nothing, and NAME_SONAME to the name that a library looks for, where it is to find us by that.
 PROVIDERS :=
--include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk preload/mlx5dv.mk preload/cuda.mk)
+-include $(wildcard preload/ucx.mk preload/ibverbs.mk preload/ofi.mk preload/mlx5dv.mk preload/cuda.mk preload/nccl.mk)
 
 version_scripts = $(addprefix -Wl$(comma)--version-script$(comma),$1)
 comma := ,
@@ -36,7 +36,7 @@ space := $(empty) $(empty)
 define provider
 all: $(LIBDIR)/provider-$1.so
 $(LIBDIR)/provider-$1.so: $($1_SRC) $($1_MAP) $(PRELOAD_HDR) preload/build.mk $(wildcard preload/*.mk) $(LIBDIR)/libsigmatrace.so
-	$$(CC) $$(PRELOAD_CFLAGS) $$(PRELOAD_LDFLAGS) -Wl,-soname,$$(@F) -Wl,-rpath,'$$$$ORIGIN' $(call version_scripts,$($1_MAP)) -o $$@ $($1_SRC) $(LIBDIR)/libsigmatrace.so -ldl -lpthread
+	$$(CC) $$(PRELOAD_CFLAGS) $$(PRELOAD_LDFLAGS) -Wl,-soname,$(or $($1_SONAME),$$(@F)) -Wl,-rpath,'$$$$ORIGIN' $(call version_scripts,$($1_MAP)) -o $$@ $($1_SRC) $(LIBDIR)/libsigmatrace.so -ldl -lpthread
 endef
 $(foreach p,$(PROVIDERS),$(eval $(call provider,$p)))
 
@@ -60,7 +60,7 @@ define whole
 all: $(LIBDIR)/libsigmatrace.$1.so
 $(LIBDIR)/libsigmatrace.$1.so: $(call whole_objects,$(PRELOAD_SRC) $(foreach p,$(subst +, ,$1),$($p_SRC))) $(foreach p,$(subst +, ,$1),$($p_MAP))
 	@mkdir -p $$(@D)
-	$$(CC) $$(PRELOAD_LDFLAGS) $$(SANITIZE) -Wl,-soname,$$(@F) $(call version_scripts,$(foreach p,$(subst +, ,$1),$($p_MAP))) -o $$@ $$(filter %.o,$$^) -ldl -lpthread
+	$$(CC) $$(PRELOAD_LDFLAGS) $$(SANITIZE) -Wl,-soname,$(or $(strip $(foreach p,$(subst +, ,$1),$($p_SONAME))),$$(@F)) $(call version_scripts,$(foreach p,$(subst +, ,$1),$($p_MAP))) -o $$@ $$(filter %.o,$$^) -ldl -lpthread
 endef
 $(foreach s,$(SETS),$(eval $(call whole,$s)))
 

@@ -83,6 +83,23 @@ static uint64_t ns(const char *value)
     return strcmp(end, "ns") ? 0 : v;
 }
 
+/* A list of kinds of NCCL's events as its mask (ncclProfileColl and so on). */
+static int nccl_mask(const char *value)
+{
+    static const struct {
+        const char *name;
+        int events;
+    } known[] = {{"coll", 2}, {"p2p", 4}, {"proxy", 8}, {"steps", 8 | 16}};
+    int mask = 0;
+    for (size_t n; *value; value += n + (value[n] == ',')) {
+        n = strcspn(value, ",");
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            if (n == strlen(known[i].name) && !memcmp(value, known[i].name, n))
+                mask |= known[i].events;
+    }
+    return mask;
+}
+
 static void setting(const char *key, const char *value)
 {
     struct st_config *c = &st_config;
@@ -108,6 +125,8 @@ static void setting(const char *key, const char *value)
         c->ucx_level = !strcmp(value, "ucp") ? 1 : !strcmp(value, "uct") ? 2 : 0;
     else if (!strcmp(key, "gpu.kernels"))
         c->kernels = !strcmp(value, "times") ? ST_KERNELS_TIMES : !strcmp(value, "launches") ? ST_KERNELS_LAUNCHES : ST_KERNELS_OFF;
+    else if (!strcmp(key, "nccl.events"))
+        c->nccl_events = nccl_mask(value);
     else if (!strcmp(key, "record.nvtx"))
         c->nvtx = !strcmp(value, "true");
     else if (!strcmp(key, "run.world") && c->world < 0)

@@ -67,6 +67,13 @@ enum st_event {
     ST_EV_GPU_LAUNCH = 124,
     ST_EV_GPU_GRAPH_LAUNCH = 125,
     ST_EV_GPU_KERNEL = 126,
+    ST_EV_NCCL_COLLECTIVE = 132,
+    ST_EV_NCCL_POINT_TO_POINT = 133,
+    ST_EV_NCCL_TASK_END = 134,
+    ST_EV_NCCL_PROXY = 135,
+    ST_EV_NCCL_PROXY_PROGRESS = 136,
+    ST_EV_NCCL_PROXY_END = 137,
+    ST_EV_NCCL_STEP_POSTED = 138,
 };
 
 enum st_definition_id {
@@ -118,6 +125,10 @@ enum st_definition_id {
     ST_DEF_GPU_CLOCK = 122,
     ST_DEF_GPU_NOTE = 123,
     ST_DEF_MEMORY_GPU = 125,
+    ST_DEF_NCCL_COMMUNICATOR = 132,
+    ST_DEF_NCCL_NAME = 133,
+    ST_DEF_NCCL_PLUGIN = 134,
+    ST_DEF_NCCL_COMMUNICATOR_END = 135,
 };
 
 /* How an event counts on its object: 1 posted, 2 received, 3 completed. */
@@ -198,6 +209,11 @@ enum {
     ST_MODE_AGGREGATE = 0,
     ST_MODE_SIMPLE = 1,
     ST_MODE_FULL = 2,
+};
+
+enum {
+    ST_NCCL_DIRECTION_RECEIVE = 0,
+    ST_NCCL_DIRECTION_SEND = 1,
 };
 
 enum {
@@ -945,6 +961,192 @@ static inline __attribute__((always_inline)) void st_rec_gpu_kernel(struct st_th
     }
     uint64_t v_[] = {o_->id, (uint64_t)function, (uint64_t)grid_x, (uint64_t)grid_y, (uint64_t)grid_z, (uint64_t)block_x, (uint64_t)block_y, (uint64_t)block_z, (uint64_t)static_shared_memory, (uint64_t)shared_memory, (uint64_t)registers, (uint64_t)correlation, (uint64_t)start, (uint64_t)running};
     st_record(t_, now_, event_, o_, &st_layout_gpu_kernel, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_nccl_task = {
+    .fields = 11, .predicted = 11, .always = 0x0, .stride = 0x6, .is_signed = 0x80, .raw = 0x0, .bytes = 6, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_nccl_task(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t task, uint64_t sequence, uint64_t function, uint64_t datatype, uint64_t count, uint64_t bytes, int64_t peer, uint64_t algorithm, uint64_t protocol, uint64_t channels)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)task == s_->next[1] &&
+                  (uint64_t)sequence == s_->next[2] &&
+                  (uint64_t)function == s_->next[3] &&
+                  (uint64_t)datatype == s_->next[4] &&
+                  (uint64_t)count == s_->next[5] &&
+                  (uint64_t)bytes == s_->next[6] &&
+                  (uint64_t)peer == s_->next[7] &&
+                  (uint64_t)algorithm == s_->next[8] &&
+                  (uint64_t)protocol == s_->next[9] &&
+                  (uint64_t)channels == s_->next[10] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = task + s_->stride[1];
+        s_->next[2] = sequence + s_->stride[2];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)task, (uint64_t)sequence, (uint64_t)function, (uint64_t)datatype, (uint64_t)count, (uint64_t)bytes, (uint64_t)peer, (uint64_t)algorithm, (uint64_t)protocol, (uint64_t)channels};
+    st_record(t_, now_, event_, o_, &st_layout_nccl_task, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_nccl_task_end = {
+    .fields = 2, .predicted = 2, .always = 0x0, .stride = 0x2, .is_signed = 0x0, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_nccl_task_end(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t task)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)task == s_->next[1] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = task + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)task};
+    st_record(t_, now_, event_, o_, &st_layout_nccl_task_end, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_nccl_proxy = {
+    .fields = 9, .predicted = 9, .always = 0x0, .stride = 0x6, .is_signed = 0x20, .raw = 0x0, .bytes = 0, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_nccl_proxy(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t proxy, uint64_t task, uint64_t process, uint64_t channel, int64_t peer, uint64_t steps, uint64_t chunk, uint64_t direction)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)proxy == s_->next[1] &&
+                  (uint64_t)task == s_->next[2] &&
+                  (uint64_t)process == s_->next[3] &&
+                  (uint64_t)channel == s_->next[4] &&
+                  (uint64_t)peer == s_->next[5] &&
+                  (uint64_t)steps == s_->next[6] &&
+                  (uint64_t)chunk == s_->next[7] &&
+                  (uint64_t)direction == s_->next[8] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = proxy + s_->stride[1];
+        s_->next[2] = task + s_->stride[2];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)proxy, (uint64_t)task, (uint64_t)process, (uint64_t)channel, (uint64_t)peer, (uint64_t)steps, (uint64_t)chunk, (uint64_t)direction};
+    st_record(t_, now_, event_, o_, &st_layout_nccl_proxy, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_nccl_proxy_state = {
+    .fields = 3, .predicted = 3, .always = 0x0, .stride = 0x2, .is_signed = 0x0, .raw = 0x0, .bytes = 2, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_nccl_proxy_state(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t proxy, uint64_t bytes)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)proxy == s_->next[1] &&
+                  (uint64_t)bytes == s_->next[2] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[1] = proxy + s_->stride[1];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)proxy, (uint64_t)bytes};
+    st_record(t_, now_, event_, o_, &st_layout_nccl_proxy_state, v_);
+    st_idle(t_);
+}
+
+static const struct st_layout st_layout_nccl_step = {
+    .fields = 4, .predicted = 4, .always = 0x0, .stride = 0x4, .is_signed = 0x0, .raw = 0x0, .bytes = 3, .apart = 0,
+};
+
+static inline __attribute__((always_inline)) void st_rec_nccl_step(struct st_thread *t_, uint64_t now_, unsigned event_, struct st_object *o_, uint64_t proxy, uint64_t step, uint64_t bytes)
+{
+    st_busy(t_);
+    uint32_t n_ = t_->slot_of[event_][st_way(o_, 0)];
+    struct st_slot *s_ = &t_->slots[n_];
+    uint64_t dt_ = now_ - t_->last;
+    if (st_unlikely(dt_ >> 24))
+        dt_ = st_step(t_, now_);
+    uint8_t *p_ = t_->cur;
+    if (st_likely(!(dt_ >> 24) && o_->id == s_->next[0] &&
+                  (uint64_t)proxy == s_->next[1] &&
+                  (uint64_t)step == s_->next[2] &&
+                  (uint64_t)bytes == s_->next[3] &&
+                  (uintptr_t)st_limit(t_) >= (uintptr_t)p_ + 4)) { /* no limit: no room */
+        uint32_t wide_ = dt_ > 0xffff;
+        uint32_t word_ = n_ | wide_ << 6 | (uint32_t)dt_ << 8;
+        __builtin_memcpy(p_, &word_, 4);
+        p_ += 3 + wide_;
+        s_->next[2] = step + s_->stride[2];
+        t_->cur = p_;
+        t_->last = now_;
+        t_->records++;
+        __atomic_store_n(&t_->block->committed, (uint32_t)(p_ - t_->base), __ATOMIC_RELEASE);
+        st_idle(t_);
+        return;
+    }
+    uint64_t v_[] = {o_->id, (uint64_t)proxy, (uint64_t)step, (uint64_t)bytes};
+    st_record(t_, now_, event_, o_, &st_layout_nccl_step, v_);
     st_idle(t_);
 }
 
@@ -2035,6 +2237,62 @@ static inline void st_def_memory_gpu(uint64_t region, uint64_t gpu, const void *
     p_ = st_varint(p_, region);
     p_ = st_varint(p_, gpu);
     p_ = st_bytes(p_, uuid, uuid_size);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_nccl_communicator(uint64_t object, uint64_t hash, const char *name, int64_t rank, uint64_t ranks, uint64_t nodes)
+{
+    struct st_definition d_ = st_define_begin(132, 76 + __builtin_strlen(name));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, object);
+    p_ = st_varint(p_, hash);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    p_ = st_varint(p_, ((uint64_t)rank << 1) ^ (uint64_t)(rank >> 63));
+    p_ = st_varint(p_, ranks);
+    p_ = st_varint(p_, nodes);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_nccl_name(uint64_t number, const char *name)
+{
+    struct st_definition d_ = st_define_begin(133, 36 + __builtin_strlen(name));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, number);
+    p_ = st_bytes(p_, name, __builtin_strlen(name));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_nccl_plugin(uint64_t interface, uint64_t events, const char *chained, uint64_t chained_events, int64_t refused)
+{
+    struct st_definition d_ = st_define_begin(134, 66 + __builtin_strlen(chained));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, interface);
+    p_ = st_varint(p_, events);
+    p_ = st_bytes(p_, chained, __builtin_strlen(chained));
+    p_ = st_varint(p_, chained_events);
+    p_ = st_varint(p_, ((uint64_t)refused << 1) ^ (uint64_t)(refused >> 63));
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_nccl_communicator_end(uint64_t communicator, uint64_t unrecorded, uint64_t unrelated)
+{
+    struct st_definition d_ = st_define_begin(135, 46);
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_varint(p_, communicator);
+    p_ = st_varint(p_, unrecorded);
+    p_ = st_varint(p_, unrelated);
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

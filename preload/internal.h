@@ -17,6 +17,7 @@ struct st_config {
     uint32_t chunk;
     uint32_t kernels; /* enum st_kernels */
     uint32_t ucx_level; /* 0 auto: down to UCT in full mode, 1 UCP only, 2 UCT too */
+    int nccl_events; /* mask of NCCL's profiler interface */
     uint64_t budget;
     uint64_t memory; /* most bytes held in memory */
     int64_t rank, world;

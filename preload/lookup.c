@@ -229,7 +229,7 @@ static unsigned tables;
 void st_hooks(const char *prefix, const struct st_hook *table)
 {
     unsigned n = __atomic_load_n(&tables, __ATOMIC_RELAXED);
-    if (st_config.off || n == TABLES)
+    if ((st_config.off && table->real) || n == TABLES)
         return;
     registered[n].prefix = prefix;
     registered[n].hooks = table;
@@ -318,7 +318,8 @@ static void *filter(const struct lookups *l, void *handle, const char *name, con
             continue;
         for (const struct st_hook *h = registered[i].hooks; h->name; h++)
             if (!strcmp(h->name, name) && (!version || !h->version || !strcmp(h->version, version)))
-                return choose(h, l, handle, version, caller);
+                return h->real ? choose(h, l, handle, version, caller)
+                               : ((st_pick *)h->ours)(h, version ? l->dlvsym(handle, name, version) : l->dlsym(handle, name), handle, caller);
     }
     return version && handle == RTLD_NEXT ? choose_lookup(name, caller) : NULL;
 }

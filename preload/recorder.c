@@ -274,6 +274,13 @@ enum st_kernels st_wants_kernels(void)
     return st_config.kernels == ST_KERNELS_TIMES && st_config.mode == ST_AGGREGATE ? ST_KERNELS_LAUNCHES : (enum st_kernels)st_config.kernels;
 }
 
+int st_nccl_events(void)
+{
+    int saved = errno, events = __atomic_load_n(&st_config.off, __ATOMIC_RELAXED) || process_start(true) ? 0 : st_config.nccl_events;
+    errno = saved;
+    return events;
+}
+
 /* ---- definitions -------------------------------------------------------------------------------------------------------------- */
 
 /* Takes the lock; st_define_end gives it back. */

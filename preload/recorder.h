@@ -39,7 +39,7 @@
 #define st_unlikely(x) __builtin_expect(!!(x), 0)
 
 enum st_mode { ST_AGGREGATE, ST_SIMPLE, ST_FULL };
-enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYER_DOORBELL = 5, ST_LAYER_GPU = 6, ST_LAYERS = 8 };
+enum st_layer { ST_LAYER_UCP = 0, ST_LAYER_VERBS = 1, ST_LAYER_UCT = 2, ST_LAYER_OFI = 3, ST_LAYER_APP = 4, ST_LAYER_DOORBELL = 5, ST_LAYER_GPU = 6, ST_LAYER_NCCL = 7, ST_LAYERS = 8 };
 
 #define ST_FIELDS 16 /* most fields of a layout */
 #define ST_SLOTS 60
@@ -126,6 +126,8 @@ enum st_kind {
     ST_KIND_TRACK = 40, /* key: thread index, 0 of the process */
     ST_KIND_GPU_DEVICE = 50, ST_KIND_GPU_STREAM, ST_KIND_GPU_FUNCTION, ST_KIND_GPU_TRACK, ST_KIND_GPU_QUEUE, /* as CUPTI numbers streams */
     ST_KIND_GPU_HANDLE, /* of a function */
+    ST_KIND_NCCL_COMMUNICATOR = 60, /* key: its place in the provider, from 1 */
+    ST_KIND_NCCL_NAME, /* key: hash of a text */
 };
 
 extern ST_PUBLIC __thread struct st_thread *st_self __attribute__((tls_model("initial-exec")));
@@ -177,6 +179,8 @@ ST_PUBLIC bool st_wants_uct(void);
 /* What the profile wants of kernels (gpu.kernels), as it is for the mode. Reads the configuration, but makes no file. */
 enum st_kernels { ST_KERNELS_OFF, ST_KERNELS_LAUNCHES, ST_KERNELS_TIMES };
 ST_PUBLIC enum st_kernels st_wants_kernels(void);
+/* The events of NCCL's profiler interface that the profile asks for (nccl.events); 0 where nothing is recorded. */
+ST_PUBLIC int st_nccl_events(void);
 
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 
@@ -371,13 +375,17 @@ static __attribute__((noinline, unused)) void *st_next(const char *name, const c
 }
 
 /* A symbol that programs may look up by dlsym or dlvsym with a handle of the library (and so pass round the preload). When such a
- * look-up finds the real symbol, *real is set to it unless it is set already, and the program gets ours. version: NULL = any. */
+ * look-up finds the real symbol, *real is set to it unless it is set already, and the program gets ours. version: NULL = any. Where real
+ * is NULL, ours is a function that answers: st_pick. */
 struct st_hook {
     const char *name;
     const char *version;
     void *ours;
     void **real;
 };
+/* What a look-up of h's name is to get; NULL leaves it with `found`, the real answer, which is NULL where there is no such symbol. A table of these is asked in a
+ * process that is off, too. */
+typedef void *st_pick(const struct st_hook *h, void *found, void *handle, const void *caller);
 /* Registers a table of hooks, ended by a NULL name; it must stay in place. prefix: all its names begin with it. Called from a provider's constructor. */
 ST_PUBLIC void st_hooks(const char *prefix, const struct st_hook *table);
 

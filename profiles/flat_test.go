@@ -39,6 +39,7 @@ epoch.phases=false
 ucx.level=auto
 gpu.kernels=launches
 gpu.counters=true
+nccl.events=coll,p2p,proxy
 clock.source=auto
 clock.warn_above=0ns
 clock.repair=false
@@ -111,7 +112,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 42 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 43 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

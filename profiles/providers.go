@@ -18,6 +18,7 @@ var Providers = []Provider{
 	{Name: "mlx5dv", Doc: "libmlx5: queues that programs make in the adapter themselves, with their peers; which queue pairs are used without any call",
 		Needs: []string{"ibverbs"}},
 	{Name: "cuda", Doc: "requests that GPU kernels post by themselves: doorbells, and the work queue elements they cover; launches of kernels, and when these ran", Needs: []string{"ibverbs", "mlx5dv"}},
+	{Name: "nccl", Doc: "NCCL's profiler interface: communicators, collectives, point-to-point operations and what its network proxy does for them"},
 }
 
 // withNeeds returns a selection of providers, and behind it what they need.

@@ -90,6 +90,8 @@ var Keys = []Key{
 		Doc: "What provider cuda records of kernels. launches: each launch, with function, grid, block and stream; counts alone in mode aggregate. times: also when each kernel ran, by CUPTI, NVIDIA's library for tools, where that is there and nothing else in the program uses it; launches take longer then (tests/gpu/kernels.sh measures it). off: nothing."},
 	{Name: "gpu.counters", Kind: Bool, Default: "true",
 		Doc: "Show in the trace how many bytes a second each GPU posts by itself, as a counter. It says nothing to the recorder."},
+	{Name: "nccl.events", Kind: List, Default: "coll,p2p,proxy", Valid: []string{"coll", "p2p", "proxy", "steps"}, Needed: true,
+		Doc: "What provider nccl asks NCCL's profiler interface for. coll: collectives. p2p: sends and receives. proxy: what the network proxy does for them, by channel and peer. steps: each of its steps, too, which tells which requests belong to which channel, and takes more time."},
 	{Name: "clock.source", Kind: Enum, Default: "auto", Valid: []string{"auto", "calibration", "messages", "system"},
 		Doc: "What brings the nodes of a run to one clock when it is merged. calibration: what `sigmatrace calibrate` recorded (PTP, NTP). messages: matched messages, to within a round trip. system: nothing, times are those of the nodes' system clocks. auto: calibrations by PTP, made tighter by messages; else messages; else other calibrations; else the system clocks."},
 	{Name: "clock.warn_above", Kind: Duration, Default: "0ns",

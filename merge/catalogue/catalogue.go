@@ -28,9 +28,10 @@ const (
 	Parent
 	Raw
 	String
+	Name // number of a text that a definition told
 )
 
-var typeNames = []string{"uint", "int", "bytes_count", "address", "key", "object", "enum", "flags", "ticks", "time", "parent", "raw", "string"}
+var typeNames = []string{"uint", "int", "bytes_count", "address", "key", "object", "enum", "flags", "ticks", "time", "parent", "raw", "string", "name"}
 
 func (t Type) String() string { return typeNames[t] }
 

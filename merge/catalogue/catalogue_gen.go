@@ -66,487 +66,543 @@ const (
 	EventGpuLaunch           = 124
 	EventGpuGraphLaunch      = 125
 	EventGpuKernel           = 126
+	EventNcclCollective      = 132
+	EventNcclPointToPoint    = 133
+	EventNcclTaskEnd         = 134
+	EventNcclProxy           = 135
+	EventNcclProxyProgress   = 136
+	EventNcclProxyEnd        = 137
+	EventNcclStepPosted      = 138
 )
 
 // Definition ids.
 const (
-	DefThread           = 1
-	DefClockPair        = 2
-	DefObjectEnd        = 3
-	DefUcpWorker        = 16
-	DefUcpWorkerAddress = 17
-	DefUcpEndpoint      = 18
-	DefUcpVersion       = 19
-	DefVerbsDevice      = 32
-	DefVerbsPort        = 33
-	DefVerbsGid         = 34
-	DefVerbsPd          = 35
-	DefVerbsMr          = 36
-	DefVerbsCq          = 37
-	DefVerbsSrq         = 38
-	DefVerbsQp          = 39
-	DefVerbsQpModify    = 40
-	DefVerbsAh          = 41
-	DefVerbsBlind       = 42
-	DefMlx5Uar          = 43
-	DefMlx5Umem         = 44
-	DefMlx5Ring         = 45
-	DefUctInterface     = 64
-	DefUctEndpoint      = 65
-	DefUctEndpointOwner = 66
-	DefUctOff           = 67
-	DefOfiEndpoint      = 80
-	DefOfiName          = 81
-	DefOfiPeer          = 82
-	DefOfiCq            = 83
-	DefOfiCounter       = 84
-	DefOfiBind          = 85
-	DefOfiMr            = 86
-	DefOfiVersion       = 87
-	DefOfiBlind         = 88
-	DefAppName          = 104
-	DefAppTrack         = 105
-	DefEpoch            = 106
-	DefWindow           = 107
-	DefDoorbellQueue    = 112
-	DefDoorbellTarget   = 115
-	DefVerbsQpNumber    = 116
-	DefGpuDevice        = 118
-	DefGpuStream        = 119
-	DefGpuFunction      = 120
-	DefGpuThread        = 121
-	DefGpuClock         = 122
-	DefGpuNote          = 123
-	DefMemoryGpu        = 125
+	DefThread              = 1
+	DefClockPair           = 2
+	DefObjectEnd           = 3
+	DefUcpWorker           = 16
+	DefUcpWorkerAddress    = 17
+	DefUcpEndpoint         = 18
+	DefUcpVersion          = 19
+	DefVerbsDevice         = 32
+	DefVerbsPort           = 33
+	DefVerbsGid            = 34
+	DefVerbsPd             = 35
+	DefVerbsMr             = 36
+	DefVerbsCq             = 37
+	DefVerbsSrq            = 38
+	DefVerbsQp             = 39
+	DefVerbsQpModify       = 40
+	DefVerbsAh             = 41
+	DefVerbsBlind          = 42
+	DefMlx5Uar             = 43
+	DefMlx5Umem            = 44
+	DefMlx5Ring            = 45
+	DefUctInterface        = 64
+	DefUctEndpoint         = 65
+	DefUctEndpointOwner    = 66
+	DefUctOff              = 67
+	DefOfiEndpoint         = 80
+	DefOfiName             = 81
+	DefOfiPeer             = 82
+	DefOfiCq               = 83
+	DefOfiCounter          = 84
+	DefOfiBind             = 85
+	DefOfiMr               = 86
+	DefOfiVersion          = 87
+	DefOfiBlind            = 88
+	DefAppName             = 104
+	DefAppTrack            = 105
+	DefEpoch               = 106
+	DefWindow              = 107
+	DefDoorbellQueue       = 112
+	DefDoorbellTarget      = 115
+	DefVerbsQpNumber       = 116
+	DefGpuDevice           = 118
+	DefGpuStream           = 119
+	DefGpuFunction         = 120
+	DefGpuThread           = 121
+	DefGpuClock            = 122
+	DefGpuNote             = 123
+	DefMemoryGpu           = 125
+	DefNcclCommunicator    = 132
+	DefNcclName            = 133
+	DefNcclPlugin          = 134
+	DefNcclCommunicatorEnd = 135
 )
 
 // Indices of the fields of each layout and definition.
 const (
-	UcpRequestEndpoint             = 0
-	UcpRequestBytes                = 1
-	UcpRequestTag                  = 2
-	UcpRequestMask                 = 3
-	UcpRequestLocalAddress         = 4
-	UcpRequestRemoteAddress        = 5
-	UcpRequestRemoteKey            = 6
-	UcpRequestRequest              = 7
-	UcpRequestStatus               = 8
-	UcpRequestApi                  = 9
-	UcpRequestDuration             = 10
-	UcpCompletionEndpoint          = 0
-	UcpCompletionRequest           = 1
-	UcpCompletionBytes             = 2
-	UcpCompletionTag               = 3
-	UcpCompletionError             = 4
-	CallObject                     = 0
-	CallOperation                  = 1
-	CallRequests                   = 2
-	CallBytes                      = 3
-	CallPeer                       = 4
-	CallDuration                   = 5
-	VerbsRequestQueuePair          = 0
-	VerbsRequestWrId               = 1
-	VerbsRequestBytes              = 2
-	VerbsRequestOpcode             = 3
-	VerbsRequestFlags              = 4
-	VerbsRequestSges               = 5
-	VerbsRequestLocalAddress       = 6
-	VerbsRequestLocalKey           = 7
-	VerbsRequestRemoteAddress      = 8
-	VerbsRequestRemoteKey          = 9
-	VerbsRequestImmediate          = 10
-	VerbsRequestCall               = 11
-	VerbsDatagramQueuePair         = 0
-	VerbsDatagramWrId              = 1
-	VerbsDatagramBytes             = 2
-	VerbsDatagramOpcode            = 3
-	VerbsDatagramFlags             = 4
-	VerbsDatagramSges              = 5
-	VerbsDatagramLocalAddress      = 6
-	VerbsDatagramLocalKey          = 7
-	VerbsDatagramAddressHandle     = 8
-	VerbsDatagramRemoteQpn         = 9
-	VerbsDatagramImmediate         = 10
-	VerbsDatagramCall              = 11
-	VerbsAtomicQueuePair           = 0
-	VerbsAtomicWrId                = 1
-	VerbsAtomicBytes               = 2
-	VerbsAtomicOpcode              = 3
-	VerbsAtomicFlags               = 4
-	VerbsAtomicLocalAddress        = 5
-	VerbsAtomicLocalKey            = 6
-	VerbsAtomicRemoteAddress       = 7
-	VerbsAtomicRemoteKey           = 8
-	VerbsAtomicCompareAdd          = 9
-	VerbsAtomicSwap                = 10
-	VerbsAtomicCall                = 11
-	VerbsSgeQueuePair              = 0
-	VerbsSgeIndex                  = 1
-	VerbsSgeLocalAddress           = 2
-	VerbsSgeLocalKey               = 3
-	VerbsSgeBytes                  = 4
-	VerbsReceiveQueue              = 0
-	VerbsReceiveWrId               = 1
-	VerbsReceiveBytes              = 2
-	VerbsReceiveSges               = 3
-	VerbsReceiveLocalAddress       = 4
-	VerbsReceiveLocalKey           = 5
-	VerbsReceiveCall               = 6
-	VerbsCompletionQueuePair       = 0
-	VerbsCompletionWrId            = 1
-	VerbsCompletionCompletionQueue = 2
-	VerbsCompletionStatus          = 3
-	VerbsCompletionOpcode          = 4
-	VerbsCompletionBytes           = 5
-	VerbsCompletionFlags           = 6
-	VerbsCompletionImmediate       = 7
-	VerbsCompletionSourceQpn       = 8
-	VerbsEmptyPollsCompletionQueue = 0
-	VerbsEmptyPollsCount           = 1
-	VerbsEmptyPollsDuration        = 2
-	VerbsNotifyCompletionQueue     = 0
-	VerbsNotifySolicitedOnly       = 1
-	DoorbellRequestQueuePair       = 0
-	DoorbellRequestBytes           = 1
-	DoorbellRequestOpcode          = 2
-	DoorbellRequestFlags           = 3
-	DoorbellRequestIndex           = 4
-	DoorbellRequestSges            = 5
-	DoorbellRequestLocalAddress    = 6
-	DoorbellRequestLocalKey        = 7
-	DoorbellRequestRemoteAddress   = 8
-	DoorbellRequestRemoteKey       = 9
-	DoorbellRequestImmediate       = 10
-	DoorbellRequestCall            = 11
-	DoorbellRequestTarget          = 12
-	DoorbellRequestForm            = 13
-	DoorbellRequestRest            = 14
-	GpuLaunchTrack                 = 0
-	GpuLaunchStream                = 1
-	GpuLaunchFunction              = 2
-	GpuLaunchGridX                 = 3
-	GpuLaunchGridY                 = 4
-	GpuLaunchGridZ                 = 5
-	GpuLaunchBlockX                = 6
-	GpuLaunchBlockY                = 7
-	GpuLaunchBlockZ                = 8
-	GpuLaunchSharedMemory          = 9
-	GpuLaunchForm                  = 10
-	GpuLaunchCorrelation           = 11
-	GpuLaunchDuration              = 12
-	GpuGraphLaunchTrack            = 0
-	GpuGraphLaunchStream           = 1
-	GpuGraphLaunchGraph            = 2
-	GpuGraphLaunchForm             = 3
-	GpuGraphLaunchCorrelation      = 4
-	GpuGraphLaunchDuration         = 5
-	GpuKernelStream                = 0
-	GpuKernelFunction              = 1
-	GpuKernelGridX                 = 2
-	GpuKernelGridY                 = 3
-	GpuKernelGridZ                 = 4
-	GpuKernelBlockX                = 5
-	GpuKernelBlockY                = 6
-	GpuKernelBlockZ                = 7
-	GpuKernelStaticSharedMemory    = 8
-	GpuKernelSharedMemory          = 9
-	GpuKernelRegisters             = 10
-	GpuKernelCorrelation           = 11
-	GpuKernelStart                 = 12
-	GpuKernelRunning               = 13
-	AppPhaseTrack                  = 0
-	AppPhaseName                   = 1
-	AppPhaseRange                  = 2
-	UctRequestEndpoint             = 0
-	UctRequestBytes                = 1
-	UctRequestForm                 = 2
-	UctRequestId                   = 3
-	UctRequestLocalAddress         = 4
-	UctRequestRemoteAddress        = 5
-	UctRequestRemoteKey            = 6
-	UctRequestRequest              = 7
-	UctRequestStatus               = 8
-	UctRequestParent               = 9
-	UctRequestDuration             = 10
-	UctCompletionEndpoint          = 0
-	UctCompletionRequest           = 1
-	UctCompletionError             = 2
-	OfiMessageEndpoint             = 0
-	OfiMessageBytes                = 1
-	OfiMessageContext              = 2
-	OfiMessageTag                  = 3
-	OfiMessageIgnore               = 4
-	OfiMessageSource               = 5
-	OfiMessageData                 = 6
-	OfiMessageFlags                = 7
-	OfiMessageLocalAddress         = 8
-	OfiMessageResult               = 9
-	OfiMessageApi                  = 10
-	OfiMessageDuration             = 11
-	OfiAccessEndpoint              = 0
-	OfiAccessBytes                 = 1
-	OfiAccessContext               = 2
-	OfiAccessRemoteAddress         = 3
-	OfiAccessRemoteKey             = 4
-	OfiAccessData                  = 5
-	OfiAccessFlags                 = 6
-	OfiAccessLocalAddress          = 7
-	OfiAccessAtomic                = 8
-	OfiAccessDatatype              = 9
-	OfiAccessOperator              = 10
-	OfiAccessResult                = 11
-	OfiAccessApi                   = 12
-	OfiAccessDuration              = 13
-	OfiCompletionCompletionQueue   = 0
-	OfiCompletionContext           = 1
-	OfiCompletionFlags             = 2
-	OfiCompletionBytes             = 3
-	OfiCompletionData              = 4
-	OfiCompletionTag               = 5
-	OfiCompletionSource            = 6
-	OfiErrorCompletionQueue        = 0
-	OfiErrorContext                = 1
-	OfiErrorFlags                  = 2
-	OfiErrorBytes                  = 3
-	OfiErrorData                   = 4
-	OfiErrorTag                    = 5
-	OfiErrorOverflow               = 6
-	OfiErrorError                  = 7
-	OfiErrorProviderError          = 8
-	OfiEmptyPollsCompletionQueue   = 0
-	OfiEmptyPollsCount             = 1
-	OfiEmptyPollsDuration          = 2
-	OfiCounterCounter              = 0
-	OfiCounterValue                = 1
-	OfiCounterKind                 = 2
-	OfiCancelEndpoint              = 0
-	OfiCancelContext               = 1
-	OfiCancelStatus                = 2
-	DefThreadThread                = 0
-	DefThreadTid                   = 1
-	DefThreadName                  = 2
-	DefClockPairDomain             = 0
-	DefClockPairBefore             = 1
-	DefClockPairAfter              = 2
-	DefClockPairRealtimeNs         = 3
-	DefClockPairMonotonicNs        = 4
-	DefObjectEndObject             = 0
-	DefUcpWorkerObject             = 0
-	DefUcpWorkerContext            = 1
-	DefUcpWorkerAddressWorker      = 0
-	DefUcpWorkerAddressLength      = 1
-	DefUcpWorkerAddressHash        = 2
-	DefUcpWorkerAddressAddress     = 3
-	DefUcpEndpointObject           = 0
-	DefUcpEndpointWorker           = 1
-	DefUcpEndpointSource           = 2
-	DefUcpEndpointAddress          = 3
-	DefUcpEndpointName             = 4
-	DefUcpVersionVersion           = 0
-	DefVerbsDeviceObject           = 0
-	DefVerbsDeviceDevice           = 1
-	DefVerbsDeviceNodeGuid         = 2
-	DefVerbsDeviceSystemImageGuid  = 3
-	DefVerbsDeviceVendor           = 4
-	DefVerbsDevicePart             = 5
-	DefVerbsDevicePorts            = 6
-	DefVerbsDeviceFirmware         = 7
-	DefVerbsPortDevice             = 0
-	DefVerbsPortPort               = 1
-	DefVerbsPortState              = 2
-	DefVerbsPortLid                = 3
-	DefVerbsPortLmc                = 4
-	DefVerbsPortSmLid              = 5
-	DefVerbsPortMtu                = 6
-	DefVerbsPortWidth              = 7
-	DefVerbsPortSpeed              = 8
-	DefVerbsPortLinkLayer          = 9
-	DefVerbsGidDevice              = 0
-	DefVerbsGidPort                = 1
-	DefVerbsGidIndex               = 2
-	DefVerbsGidType                = 3
-	DefVerbsGidGid                 = 4
-	DefVerbsPdObject               = 0
-	DefVerbsPdDevice               = 1
-	DefVerbsMrObject               = 0
-	DefVerbsMrPd                   = 1
-	DefVerbsMrAddress              = 2
-	DefVerbsMrLength               = 3
-	DefVerbsMrIova                 = 4
-	DefVerbsMrLocalKey             = 5
-	DefVerbsMrRemoteKey            = 6
-	DefVerbsMrAccess               = 7
-	DefVerbsMrDmabuf               = 8
-	DefVerbsMrDuration             = 9
-	DefVerbsCqObject               = 0
-	DefVerbsCqDevice               = 1
-	DefVerbsCqEntries              = 2
-	DefVerbsSrqObject              = 0
-	DefVerbsSrqPd                  = 1
-	DefVerbsSrqEntries             = 2
-	DefVerbsSrqNumber              = 3
-	DefVerbsQpObject               = 0
-	DefVerbsQpDevice               = 1
-	DefVerbsQpPd                   = 2
-	DefVerbsQpQpn                  = 3
-	DefVerbsQpType                 = 4
-	DefVerbsQpSendCq               = 5
-	DefVerbsQpRecvCq               = 6
-	DefVerbsQpSrq                  = 7
-	DefVerbsQpSignalAll            = 8
-	DefVerbsQpSendEntries          = 9
-	DefVerbsQpRecvEntries          = 10
-	DefVerbsQpInlineBytes          = 11
-	DefVerbsQpModifyQueuePair      = 0
-	DefVerbsQpModifyMask           = 1
-	DefVerbsQpModifyState          = 2
-	DefVerbsQpModifyDestQpn        = 3
-	DefVerbsQpModifyDlid           = 4
-	DefVerbsQpModifyDgid           = 5
-	DefVerbsQpModifySgidIndex      = 6
-	DefVerbsQpModifyGlobal         = 7
-	DefVerbsQpModifyPort           = 8
-	DefVerbsQpModifyServiceLevel   = 9
-	DefVerbsQpModifyTrafficClass   = 10
-	DefVerbsQpModifyFlowLabel      = 11
-	DefVerbsQpModifyHopLimit       = 12
-	DefVerbsQpModifyPathMtu        = 13
-	DefVerbsQpModifyRqPsn          = 14
-	DefVerbsQpModifySqPsn          = 15
-	DefVerbsQpModifyTimeout        = 16
-	DefVerbsQpModifyRetryCount     = 17
-	DefVerbsQpModifyRnrRetry       = 18
-	DefVerbsQpModifyQkey           = 19
-	DefVerbsAhObject               = 0
-	DefVerbsAhPd                   = 1
-	DefVerbsAhDlid                 = 2
-	DefVerbsAhDgid                 = 3
-	DefVerbsAhSgidIndex            = 4
-	DefVerbsAhGlobal               = 5
-	DefVerbsAhPort                 = 6
-	DefVerbsAhServiceLevel         = 7
-	DefVerbsBlindQueuePair         = 0
-	DefVerbsBlindReason            = 1
-	DefMlx5UarObject               = 0
-	DefMlx5UarDevice               = 1
-	DefMlx5UarNumber               = 2
-	DefMlx5UarAddress              = 3
-	DefMlx5UmemObject              = 0
-	DefMlx5UmemDevice              = 1
-	DefMlx5UmemNumber              = 2
-	DefMlx5UmemAddress             = 3
-	DefMlx5UmemLength              = 4
-	DefMlx5UmemOfGpu               = 5
-	DefMlx5UmemGpu                 = 6
-	DefMlx5UmemContext             = 7
-	DefMlx5UmemUuid                = 8
-	DefMlx5RingQueue               = 0
-	DefMlx5RingNumber              = 1
-	DefMlx5RingMemory              = 2
-	DefMlx5RingOffset              = 3
-	DefMlx5RingEntries             = 4
-	DefMlx5RingEntryBytes          = 5
-	DefMlx5RingRecordMemory        = 6
-	DefMlx5RingRecordOffset        = 7
-	DefMlx5RingUar                 = 8
-	DefUctInterfaceObject          = 0
-	DefUctInterfaceTransport       = 1
-	DefUctInterfaceDevice          = 2
-	DefUctEndpointObject           = 0
-	DefUctEndpointInterface        = 1
-	DefUctEndpointOwnerEndpoint    = 0
-	DefUctEndpointOwnerOwner       = 1
-	DefUctOffVersion               = 0
-	DefUctOffReason                = 1
-	DefOfiEndpointObject           = 0
-	DefOfiEndpointParent           = 1
-	DefOfiEndpointClass            = 2
-	DefOfiEndpointType             = 3
-	DefOfiEndpointAddressFormat    = 4
-	DefOfiEndpointCaps             = 5
-	DefOfiEndpointMode             = 6
-	DefOfiEndpointTransmitFlags    = 7
-	DefOfiEndpointReceiveFlags     = 8
-	DefOfiEndpointProvider         = 9
-	DefOfiEndpointFabric           = 10
-	DefOfiEndpointDomain           = 11
-	DefOfiEndpointIndex            = 12
-	DefOfiNameEndpoint             = 0
-	DefOfiNameName                 = 1
-	DefOfiNamePeer                 = 2
-	DefOfiPeerObject               = 0
-	DefOfiPeerEndpoint             = 1
-	DefOfiPeerAddress              = 2
-	DefOfiPeerContext              = 3
-	DefOfiPeerName                 = 4
-	DefOfiCqObject                 = 0
-	DefOfiCqFormat                 = 1
-	DefOfiCqEntries                = 2
-	DefOfiCounterObject            = 0
-	DefOfiBindEndpoint             = 0
-	DefOfiBindObject               = 1
-	DefOfiBindFlags                = 2
-	DefOfiMrObject                 = 0
-	DefOfiMrAddress                = 1
-	DefOfiMrLength                 = 2
-	DefOfiMrSegments               = 3
-	DefOfiMrAccess                 = 4
-	DefOfiMrRemoteKey              = 5
-	DefOfiMrDuration               = 6
-	DefOfiVersionVersion           = 0
-	DefOfiBlindObject              = 0
-	DefOfiBlindReason              = 1
-	DefAppNameNumber               = 0
-	DefAppNameName                 = 1
-	DefAppNameDomain               = 2
-	DefAppTrackObject              = 0
-	DefAppTrackThread              = 1
-	DefEpochNumber                 = 0
-	DefEpochKind                   = 1
-	DefEpochRealtimeNs             = 2
-	DefEpochName                   = 3
-	DefWindowOpen                  = 0
-	DefWindowCause                 = 1
-	DefWindowRealtimeNs            = 2
-	DefWindowCommand               = 3
-	DefDoorbellQueueQueuePair      = 0
-	DefDoorbellQueueRing           = 1
-	DefDoorbellQueueBlocks         = 2
-	DefDoorbellQueueOfGpu          = 3
-	DefDoorbellQueueDevice         = 4
-	DefDoorbellTargetObject        = 0
-	DefDoorbellTargetQpn           = 1
-	DefDoorbellTargetDlid          = 2
-	DefDoorbellTargetDgid          = 3
-	DefDoorbellTargetGlobal        = 4
-	DefDoorbellTargetAccessKey     = 5
-	DefDoorbellTargetVector        = 6
-	DefVerbsQpNumberQueuePair      = 0
-	DefVerbsQpNumberQpn            = 1
-	DefGpuDeviceObject             = 0
-	DefGpuDeviceOrdinal            = 1
-	DefGpuDeviceUuid               = 2
-	DefGpuDevicePci                = 3
-	DefGpuDeviceName               = 4
-	DefGpuStreamObject             = 0
-	DefGpuStreamDevice             = 1
-	DefGpuStreamContext            = 2
-	DefGpuStreamStream             = 3
-	DefGpuStreamContextNumber      = 4
-	DefGpuStreamStreamNumber       = 5
-	DefGpuFunctionObject           = 0
-	DefGpuFunctionName             = 1
-	DefGpuThreadObject             = 0
-	DefGpuThreadThread             = 1
-	DefGpuClockBefore              = 0
-	DefGpuClockAfter               = 1
-	DefGpuClockTime                = 2
-	DefGpuNoteTopic                = 0
-	DefGpuNoteNumber               = 1
-	DefGpuNoteText                 = 2
-	DefMemoryGpuRegion             = 0
-	DefMemoryGpuGpu                = 1
-	DefMemoryGpuUuid               = 2
+	UcpRequestEndpoint                 = 0
+	UcpRequestBytes                    = 1
+	UcpRequestTag                      = 2
+	UcpRequestMask                     = 3
+	UcpRequestLocalAddress             = 4
+	UcpRequestRemoteAddress            = 5
+	UcpRequestRemoteKey                = 6
+	UcpRequestRequest                  = 7
+	UcpRequestStatus                   = 8
+	UcpRequestApi                      = 9
+	UcpRequestDuration                 = 10
+	UcpCompletionEndpoint              = 0
+	UcpCompletionRequest               = 1
+	UcpCompletionBytes                 = 2
+	UcpCompletionTag                   = 3
+	UcpCompletionError                 = 4
+	CallObject                         = 0
+	CallOperation                      = 1
+	CallRequests                       = 2
+	CallBytes                          = 3
+	CallPeer                           = 4
+	CallDuration                       = 5
+	VerbsRequestQueuePair              = 0
+	VerbsRequestWrId                   = 1
+	VerbsRequestBytes                  = 2
+	VerbsRequestOpcode                 = 3
+	VerbsRequestFlags                  = 4
+	VerbsRequestSges                   = 5
+	VerbsRequestLocalAddress           = 6
+	VerbsRequestLocalKey               = 7
+	VerbsRequestRemoteAddress          = 8
+	VerbsRequestRemoteKey              = 9
+	VerbsRequestImmediate              = 10
+	VerbsRequestCall                   = 11
+	VerbsDatagramQueuePair             = 0
+	VerbsDatagramWrId                  = 1
+	VerbsDatagramBytes                 = 2
+	VerbsDatagramOpcode                = 3
+	VerbsDatagramFlags                 = 4
+	VerbsDatagramSges                  = 5
+	VerbsDatagramLocalAddress          = 6
+	VerbsDatagramLocalKey              = 7
+	VerbsDatagramAddressHandle         = 8
+	VerbsDatagramRemoteQpn             = 9
+	VerbsDatagramImmediate             = 10
+	VerbsDatagramCall                  = 11
+	VerbsAtomicQueuePair               = 0
+	VerbsAtomicWrId                    = 1
+	VerbsAtomicBytes                   = 2
+	VerbsAtomicOpcode                  = 3
+	VerbsAtomicFlags                   = 4
+	VerbsAtomicLocalAddress            = 5
+	VerbsAtomicLocalKey                = 6
+	VerbsAtomicRemoteAddress           = 7
+	VerbsAtomicRemoteKey               = 8
+	VerbsAtomicCompareAdd              = 9
+	VerbsAtomicSwap                    = 10
+	VerbsAtomicCall                    = 11
+	VerbsSgeQueuePair                  = 0
+	VerbsSgeIndex                      = 1
+	VerbsSgeLocalAddress               = 2
+	VerbsSgeLocalKey                   = 3
+	VerbsSgeBytes                      = 4
+	VerbsReceiveQueue                  = 0
+	VerbsReceiveWrId                   = 1
+	VerbsReceiveBytes                  = 2
+	VerbsReceiveSges                   = 3
+	VerbsReceiveLocalAddress           = 4
+	VerbsReceiveLocalKey               = 5
+	VerbsReceiveCall                   = 6
+	VerbsCompletionQueuePair           = 0
+	VerbsCompletionWrId                = 1
+	VerbsCompletionCompletionQueue     = 2
+	VerbsCompletionStatus              = 3
+	VerbsCompletionOpcode              = 4
+	VerbsCompletionBytes               = 5
+	VerbsCompletionFlags               = 6
+	VerbsCompletionImmediate           = 7
+	VerbsCompletionSourceQpn           = 8
+	VerbsEmptyPollsCompletionQueue     = 0
+	VerbsEmptyPollsCount               = 1
+	VerbsEmptyPollsDuration            = 2
+	VerbsNotifyCompletionQueue         = 0
+	VerbsNotifySolicitedOnly           = 1
+	DoorbellRequestQueuePair           = 0
+	DoorbellRequestBytes               = 1
+	DoorbellRequestOpcode              = 2
+	DoorbellRequestFlags               = 3
+	DoorbellRequestIndex               = 4
+	DoorbellRequestSges                = 5
+	DoorbellRequestLocalAddress        = 6
+	DoorbellRequestLocalKey            = 7
+	DoorbellRequestRemoteAddress       = 8
+	DoorbellRequestRemoteKey           = 9
+	DoorbellRequestImmediate           = 10
+	DoorbellRequestCall                = 11
+	DoorbellRequestTarget              = 12
+	DoorbellRequestForm                = 13
+	DoorbellRequestRest                = 14
+	GpuLaunchTrack                     = 0
+	GpuLaunchStream                    = 1
+	GpuLaunchFunction                  = 2
+	GpuLaunchGridX                     = 3
+	GpuLaunchGridY                     = 4
+	GpuLaunchGridZ                     = 5
+	GpuLaunchBlockX                    = 6
+	GpuLaunchBlockY                    = 7
+	GpuLaunchBlockZ                    = 8
+	GpuLaunchSharedMemory              = 9
+	GpuLaunchForm                      = 10
+	GpuLaunchCorrelation               = 11
+	GpuLaunchDuration                  = 12
+	GpuGraphLaunchTrack                = 0
+	GpuGraphLaunchStream               = 1
+	GpuGraphLaunchGraph                = 2
+	GpuGraphLaunchForm                 = 3
+	GpuGraphLaunchCorrelation          = 4
+	GpuGraphLaunchDuration             = 5
+	GpuKernelStream                    = 0
+	GpuKernelFunction                  = 1
+	GpuKernelGridX                     = 2
+	GpuKernelGridY                     = 3
+	GpuKernelGridZ                     = 4
+	GpuKernelBlockX                    = 5
+	GpuKernelBlockY                    = 6
+	GpuKernelBlockZ                    = 7
+	GpuKernelStaticSharedMemory        = 8
+	GpuKernelSharedMemory              = 9
+	GpuKernelRegisters                 = 10
+	GpuKernelCorrelation               = 11
+	GpuKernelStart                     = 12
+	GpuKernelRunning                   = 13
+	NcclTaskCommunicator               = 0
+	NcclTaskTask                       = 1
+	NcclTaskSequence                   = 2
+	NcclTaskFunction                   = 3
+	NcclTaskDatatype                   = 4
+	NcclTaskCount                      = 5
+	NcclTaskBytes                      = 6
+	NcclTaskPeer                       = 7
+	NcclTaskAlgorithm                  = 8
+	NcclTaskProtocol                   = 9
+	NcclTaskChannels                   = 10
+	NcclTaskEndCommunicator            = 0
+	NcclTaskEndTask                    = 1
+	NcclProxyCommunicator              = 0
+	NcclProxyProxy                     = 1
+	NcclProxyTask                      = 2
+	NcclProxyProcess                   = 3
+	NcclProxyChannel                   = 4
+	NcclProxyPeer                      = 5
+	NcclProxySteps                     = 6
+	NcclProxyChunk                     = 7
+	NcclProxyDirection                 = 8
+	NcclProxyStateCommunicator         = 0
+	NcclProxyStateProxy                = 1
+	NcclProxyStateBytes                = 2
+	NcclStepCommunicator               = 0
+	NcclStepProxy                      = 1
+	NcclStepStep                       = 2
+	NcclStepBytes                      = 3
+	AppPhaseTrack                      = 0
+	AppPhaseName                       = 1
+	AppPhaseRange                      = 2
+	UctRequestEndpoint                 = 0
+	UctRequestBytes                    = 1
+	UctRequestForm                     = 2
+	UctRequestId                       = 3
+	UctRequestLocalAddress             = 4
+	UctRequestRemoteAddress            = 5
+	UctRequestRemoteKey                = 6
+	UctRequestRequest                  = 7
+	UctRequestStatus                   = 8
+	UctRequestParent                   = 9
+	UctRequestDuration                 = 10
+	UctCompletionEndpoint              = 0
+	UctCompletionRequest               = 1
+	UctCompletionError                 = 2
+	OfiMessageEndpoint                 = 0
+	OfiMessageBytes                    = 1
+	OfiMessageContext                  = 2
+	OfiMessageTag                      = 3
+	OfiMessageIgnore                   = 4
+	OfiMessageSource                   = 5
+	OfiMessageData                     = 6
+	OfiMessageFlags                    = 7
+	OfiMessageLocalAddress             = 8
+	OfiMessageResult                   = 9
+	OfiMessageApi                      = 10
+	OfiMessageDuration                 = 11
+	OfiAccessEndpoint                  = 0
+	OfiAccessBytes                     = 1
+	OfiAccessContext                   = 2
+	OfiAccessRemoteAddress             = 3
+	OfiAccessRemoteKey                 = 4
+	OfiAccessData                      = 5
+	OfiAccessFlags                     = 6
+	OfiAccessLocalAddress              = 7
+	OfiAccessAtomic                    = 8
+	OfiAccessDatatype                  = 9
+	OfiAccessOperator                  = 10
+	OfiAccessResult                    = 11
+	OfiAccessApi                       = 12
+	OfiAccessDuration                  = 13
+	OfiCompletionCompletionQueue       = 0
+	OfiCompletionContext               = 1
+	OfiCompletionFlags                 = 2
+	OfiCompletionBytes                 = 3
+	OfiCompletionData                  = 4
+	OfiCompletionTag                   = 5
+	OfiCompletionSource                = 6
+	OfiErrorCompletionQueue            = 0
+	OfiErrorContext                    = 1
+	OfiErrorFlags                      = 2
+	OfiErrorBytes                      = 3
+	OfiErrorData                       = 4
+	OfiErrorTag                        = 5
+	OfiErrorOverflow                   = 6
+	OfiErrorError                      = 7
+	OfiErrorProviderError              = 8
+	OfiEmptyPollsCompletionQueue       = 0
+	OfiEmptyPollsCount                 = 1
+	OfiEmptyPollsDuration              = 2
+	OfiCounterCounter                  = 0
+	OfiCounterValue                    = 1
+	OfiCounterKind                     = 2
+	OfiCancelEndpoint                  = 0
+	OfiCancelContext                   = 1
+	OfiCancelStatus                    = 2
+	DefThreadThread                    = 0
+	DefThreadTid                       = 1
+	DefThreadName                      = 2
+	DefClockPairDomain                 = 0
+	DefClockPairBefore                 = 1
+	DefClockPairAfter                  = 2
+	DefClockPairRealtimeNs             = 3
+	DefClockPairMonotonicNs            = 4
+	DefObjectEndObject                 = 0
+	DefUcpWorkerObject                 = 0
+	DefUcpWorkerContext                = 1
+	DefUcpWorkerAddressWorker          = 0
+	DefUcpWorkerAddressLength          = 1
+	DefUcpWorkerAddressHash            = 2
+	DefUcpWorkerAddressAddress         = 3
+	DefUcpEndpointObject               = 0
+	DefUcpEndpointWorker               = 1
+	DefUcpEndpointSource               = 2
+	DefUcpEndpointAddress              = 3
+	DefUcpEndpointName                 = 4
+	DefUcpVersionVersion               = 0
+	DefVerbsDeviceObject               = 0
+	DefVerbsDeviceDevice               = 1
+	DefVerbsDeviceNodeGuid             = 2
+	DefVerbsDeviceSystemImageGuid      = 3
+	DefVerbsDeviceVendor               = 4
+	DefVerbsDevicePart                 = 5
+	DefVerbsDevicePorts                = 6
+	DefVerbsDeviceFirmware             = 7
+	DefVerbsPortDevice                 = 0
+	DefVerbsPortPort                   = 1
+	DefVerbsPortState                  = 2
+	DefVerbsPortLid                    = 3
+	DefVerbsPortLmc                    = 4
+	DefVerbsPortSmLid                  = 5
+	DefVerbsPortMtu                    = 6
+	DefVerbsPortWidth                  = 7
+	DefVerbsPortSpeed                  = 8
+	DefVerbsPortLinkLayer              = 9
+	DefVerbsGidDevice                  = 0
+	DefVerbsGidPort                    = 1
+	DefVerbsGidIndex                   = 2
+	DefVerbsGidType                    = 3
+	DefVerbsGidGid                     = 4
+	DefVerbsPdObject                   = 0
+	DefVerbsPdDevice                   = 1
+	DefVerbsMrObject                   = 0
+	DefVerbsMrPd                       = 1
+	DefVerbsMrAddress                  = 2
+	DefVerbsMrLength                   = 3
+	DefVerbsMrIova                     = 4
+	DefVerbsMrLocalKey                 = 5
+	DefVerbsMrRemoteKey                = 6
+	DefVerbsMrAccess                   = 7
+	DefVerbsMrDmabuf                   = 8
+	DefVerbsMrDuration                 = 9
+	DefVerbsCqObject                   = 0
+	DefVerbsCqDevice                   = 1
+	DefVerbsCqEntries                  = 2
+	DefVerbsSrqObject                  = 0
+	DefVerbsSrqPd                      = 1
+	DefVerbsSrqEntries                 = 2
+	DefVerbsSrqNumber                  = 3
+	DefVerbsQpObject                   = 0
+	DefVerbsQpDevice                   = 1
+	DefVerbsQpPd                       = 2
+	DefVerbsQpQpn                      = 3
+	DefVerbsQpType                     = 4
+	DefVerbsQpSendCq                   = 5
+	DefVerbsQpRecvCq                   = 6
+	DefVerbsQpSrq                      = 7
+	DefVerbsQpSignalAll                = 8
+	DefVerbsQpSendEntries              = 9
+	DefVerbsQpRecvEntries              = 10
+	DefVerbsQpInlineBytes              = 11
+	DefVerbsQpModifyQueuePair          = 0
+	DefVerbsQpModifyMask               = 1
+	DefVerbsQpModifyState              = 2
+	DefVerbsQpModifyDestQpn            = 3
+	DefVerbsQpModifyDlid               = 4
+	DefVerbsQpModifyDgid               = 5
+	DefVerbsQpModifySgidIndex          = 6
+	DefVerbsQpModifyGlobal             = 7
+	DefVerbsQpModifyPort               = 8
+	DefVerbsQpModifyServiceLevel       = 9
+	DefVerbsQpModifyTrafficClass       = 10
+	DefVerbsQpModifyFlowLabel          = 11
+	DefVerbsQpModifyHopLimit           = 12
+	DefVerbsQpModifyPathMtu            = 13
+	DefVerbsQpModifyRqPsn              = 14
+	DefVerbsQpModifySqPsn              = 15
+	DefVerbsQpModifyTimeout            = 16
+	DefVerbsQpModifyRetryCount         = 17
+	DefVerbsQpModifyRnrRetry           = 18
+	DefVerbsQpModifyQkey               = 19
+	DefVerbsAhObject                   = 0
+	DefVerbsAhPd                       = 1
+	DefVerbsAhDlid                     = 2
+	DefVerbsAhDgid                     = 3
+	DefVerbsAhSgidIndex                = 4
+	DefVerbsAhGlobal                   = 5
+	DefVerbsAhPort                     = 6
+	DefVerbsAhServiceLevel             = 7
+	DefVerbsBlindQueuePair             = 0
+	DefVerbsBlindReason                = 1
+	DefMlx5UarObject                   = 0
+	DefMlx5UarDevice                   = 1
+	DefMlx5UarNumber                   = 2
+	DefMlx5UarAddress                  = 3
+	DefMlx5UmemObject                  = 0
+	DefMlx5UmemDevice                  = 1
+	DefMlx5UmemNumber                  = 2
+	DefMlx5UmemAddress                 = 3
+	DefMlx5UmemLength                  = 4
+	DefMlx5UmemOfGpu                   = 5
+	DefMlx5UmemGpu                     = 6
+	DefMlx5UmemContext                 = 7
+	DefMlx5UmemUuid                    = 8
+	DefMlx5RingQueue                   = 0
+	DefMlx5RingNumber                  = 1
+	DefMlx5RingMemory                  = 2
+	DefMlx5RingOffset                  = 3
+	DefMlx5RingEntries                 = 4
+	DefMlx5RingEntryBytes              = 5
+	DefMlx5RingRecordMemory            = 6
+	DefMlx5RingRecordOffset            = 7
+	DefMlx5RingUar                     = 8
+	DefUctInterfaceObject              = 0
+	DefUctInterfaceTransport           = 1
+	DefUctInterfaceDevice              = 2
+	DefUctEndpointObject               = 0
+	DefUctEndpointInterface            = 1
+	DefUctEndpointOwnerEndpoint        = 0
+	DefUctEndpointOwnerOwner           = 1
+	DefUctOffVersion                   = 0
+	DefUctOffReason                    = 1
+	DefOfiEndpointObject               = 0
+	DefOfiEndpointParent               = 1
+	DefOfiEndpointClass                = 2
+	DefOfiEndpointType                 = 3
+	DefOfiEndpointAddressFormat        = 4
+	DefOfiEndpointCaps                 = 5
+	DefOfiEndpointMode                 = 6
+	DefOfiEndpointTransmitFlags        = 7
+	DefOfiEndpointReceiveFlags         = 8
+	DefOfiEndpointProvider             = 9
+	DefOfiEndpointFabric               = 10
+	DefOfiEndpointDomain               = 11
+	DefOfiEndpointIndex                = 12
+	DefOfiNameEndpoint                 = 0
+	DefOfiNameName                     = 1
+	DefOfiNamePeer                     = 2
+	DefOfiPeerObject                   = 0
+	DefOfiPeerEndpoint                 = 1
+	DefOfiPeerAddress                  = 2
+	DefOfiPeerContext                  = 3
+	DefOfiPeerName                     = 4
+	DefOfiCqObject                     = 0
+	DefOfiCqFormat                     = 1
+	DefOfiCqEntries                    = 2
+	DefOfiCounterObject                = 0
+	DefOfiBindEndpoint                 = 0
+	DefOfiBindObject                   = 1
+	DefOfiBindFlags                    = 2
+	DefOfiMrObject                     = 0
+	DefOfiMrAddress                    = 1
+	DefOfiMrLength                     = 2
+	DefOfiMrSegments                   = 3
+	DefOfiMrAccess                     = 4
+	DefOfiMrRemoteKey                  = 5
+	DefOfiMrDuration                   = 6
+	DefOfiVersionVersion               = 0
+	DefOfiBlindObject                  = 0
+	DefOfiBlindReason                  = 1
+	DefAppNameNumber                   = 0
+	DefAppNameName                     = 1
+	DefAppNameDomain                   = 2
+	DefAppTrackObject                  = 0
+	DefAppTrackThread                  = 1
+	DefEpochNumber                     = 0
+	DefEpochKind                       = 1
+	DefEpochRealtimeNs                 = 2
+	DefEpochName                       = 3
+	DefWindowOpen                      = 0
+	DefWindowCause                     = 1
+	DefWindowRealtimeNs                = 2
+	DefWindowCommand                   = 3
+	DefDoorbellQueueQueuePair          = 0
+	DefDoorbellQueueRing               = 1
+	DefDoorbellQueueBlocks             = 2
+	DefDoorbellQueueOfGpu              = 3
+	DefDoorbellQueueDevice             = 4
+	DefDoorbellTargetObject            = 0
+	DefDoorbellTargetQpn               = 1
+	DefDoorbellTargetDlid              = 2
+	DefDoorbellTargetDgid              = 3
+	DefDoorbellTargetGlobal            = 4
+	DefDoorbellTargetAccessKey         = 5
+	DefDoorbellTargetVector            = 6
+	DefVerbsQpNumberQueuePair          = 0
+	DefVerbsQpNumberQpn                = 1
+	DefGpuDeviceObject                 = 0
+	DefGpuDeviceOrdinal                = 1
+	DefGpuDeviceUuid                   = 2
+	DefGpuDevicePci                    = 3
+	DefGpuDeviceName                   = 4
+	DefGpuStreamObject                 = 0
+	DefGpuStreamDevice                 = 1
+	DefGpuStreamContext                = 2
+	DefGpuStreamStream                 = 3
+	DefGpuStreamContextNumber          = 4
+	DefGpuStreamStreamNumber           = 5
+	DefGpuFunctionObject               = 0
+	DefGpuFunctionName                 = 1
+	DefGpuThreadObject                 = 0
+	DefGpuThreadThread                 = 1
+	DefGpuClockBefore                  = 0
+	DefGpuClockAfter                   = 1
+	DefGpuClockTime                    = 2
+	DefGpuNoteTopic                    = 0
+	DefGpuNoteNumber                   = 1
+	DefGpuNoteText                     = 2
+	DefMemoryGpuRegion                 = 0
+	DefMemoryGpuGpu                    = 1
+	DefMemoryGpuUuid                   = 2
+	DefNcclCommunicatorObject          = 0
+	DefNcclCommunicatorHash            = 1
+	DefNcclCommunicatorName            = 2
+	DefNcclCommunicatorRank            = 3
+	DefNcclCommunicatorRanks           = 4
+	DefNcclCommunicatorNodes           = 5
+	DefNcclNameNumber                  = 0
+	DefNcclNameName                    = 1
+	DefNcclPluginInterface             = 0
+	DefNcclPluginEvents                = 1
+	DefNcclPluginChained               = 2
+	DefNcclPluginChainedEvents         = 3
+	DefNcclPluginRefused               = 4
+	DefNcclCommunicatorEndCommunicator = 0
+	DefNcclCommunicatorEndUnrecorded   = 1
+	DefNcclCommunicatorEndUnrelated    = 2
 )
 
 // Values of the enumerations.
@@ -604,6 +660,8 @@ const (
 	ModeAggregate                      = 0
 	ModeSimple                         = 1
 	ModeFull                           = 2
+	NcclDirectionReceive               = 0
+	NcclDirectionSend                  = 1
 	OfiApiPlain                        = 0
 	OfiApiVector                       = 1
 	OfiApiMsg                          = 2
@@ -860,6 +918,45 @@ var layouts = []*Layout{
 		{"start", 9, "gpu", 2, "ns by CUPTI's clock, which gpu_clock places"},
 		{"running", 0, "", 2, "ns from start to end by the same clock"},
 	}),
+	NewLayout("nccl_task", []Field{
+		{"communicator", 5, "", 0, ""},
+		{"task", 0, "", 1, "number of the collective or point-to-point operation in its process, from 1"},
+		{"sequence", 0, "", 1, "NCCL's number of the collective among those of its function on the communicator; 0 for a point-to-point operation, which has none"},
+		{"function", 13, "", 0, ""},
+		{"datatype", 13, "", 0, ""},
+		{"count", 0, "", 0, "elements, as NCCL counts them"},
+		{"bytes", 2, "", 0, "count times the size of an element; 0 where the type is not known"},
+		{"peer", 1, "", 0, "rank in the communicator: root of a collective, peer of a point-to-point operation"},
+		{"algorithm", 13, "", 0, ""},
+		{"protocol", 13, "", 0, ""},
+		{"channels", 0, "", 0, "channels that it uses; with interfaces 1 to 3 at most; 0 not told"},
+	}),
+	NewLayout("nccl_task_end", []Field{
+		{"communicator", 5, "", 0, ""},
+		{"task", 0, "", 1, ""},
+	}),
+	NewLayout("nccl_proxy", []Field{
+		{"communicator", 5, "", 0, ""},
+		{"proxy", 0, "", 1, "number of the proxy operation in its process, from 1"},
+		{"task", 0, "", 1, "the task that it is for; 0 where that is not known"},
+		{"process", 0, "", 0, "process id of the task, where another process's proxy works for it; else 0"},
+		{"channel", 0, "", 0, ""},
+		{"peer", 1, "", 0, "rank in the communicator"},
+		{"steps", 0, "", 0, ""},
+		{"chunk", 0, "", 0, "most bytes of a step"},
+		{"direction", 6, "nccl_direction", 0, ""},
+	}),
+	NewLayout("nccl_proxy_state", []Field{
+		{"communicator", 5, "", 0, ""},
+		{"proxy", 0, "", 1, ""},
+		{"bytes", 2, "", 0, "moved so far, or by the step, where NCCL told; else 0"},
+	}),
+	NewLayout("nccl_step", []Field{
+		{"communicator", 5, "", 0, ""},
+		{"proxy", 0, "", 0, ""},
+		{"step", 0, "", 1, ""},
+		{"bytes", 2, "", 0, "of the step"},
+	}),
 	NewLayout("app_phase", []Field{
 		{"track", 5, "", 0, "the thread's track, or that of ranges that may end in another thread"},
 		{"name", 0, "", 0, "number of an app_name; 0 where it is not known"},
@@ -960,6 +1057,7 @@ var Default = (&Catalogue{Version: 1,
 		{"app", []string{}, []string{}},
 		{"doorbell", []string{"send", "write", "write_imm", "read", "atomic"}, []string{}},
 		{"gpu", []string{}, []string{}},
+		{"nccl", []string{}, []string{}},
 	},
 	Layouts: layouts,
 	Events: []*Event{
@@ -986,32 +1084,32 @@ var Default = (&Catalogue{Version: 1,
 		{42, "verbs_sge", "ibverbs", "verbs", "", 4, false, layouts[6], []string{"full"}, ""},
 		{43, "verbs_empty_polls", "ibverbs", "verbs", "", 5, false, layouts[9], []string{"full"}, ""},
 		{44, "verbs_notify", "ibverbs", "verbs", "", 5, false, layouts[10], []string{"full"}, ""},
-		{64, "uct_put", "ucx", "uct", "put", 1, false, layouts[16], []string{"full"}, ""},
-		{65, "uct_get", "ucx", "uct", "get", 1, false, layouts[16], []string{"full"}, ""},
-		{66, "uct_am_send", "ucx", "uct", "am_send", 1, false, layouts[16], []string{"full"}, ""},
-		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, false, layouts[16], []string{"full"}, ""},
-		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, false, layouts[16], []string{"full"}, ""},
-		{69, "uct_atomic", "ucx", "uct", "atomic", 1, false, layouts[16], []string{"full"}, ""},
-		{70, "uct_flush", "ucx", "uct", "", 6, false, layouts[16], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
-		{71, "uct_completion", "ucx", "uct", "", 2, false, layouts[17], []string{"full"}, ""},
+		{64, "uct_put", "ucx", "uct", "put", 1, false, layouts[21], []string{"full"}, ""},
+		{65, "uct_get", "ucx", "uct", "get", 1, false, layouts[21], []string{"full"}, ""},
+		{66, "uct_am_send", "ucx", "uct", "am_send", 1, false, layouts[21], []string{"full"}, ""},
+		{67, "uct_tag_send", "ucx", "uct", "tag_send", 1, false, layouts[21], []string{"full"}, ""},
+		{68, "uct_tag_recv", "ucx", "uct", "tag_recv", 1, false, layouts[21], []string{"full"}, ""},
+		{69, "uct_atomic", "ucx", "uct", "atomic", 1, false, layouts[21], []string{"full"}, ""},
+		{70, "uct_flush", "ucx", "uct", "", 6, false, layouts[21], []string{"full"}, "A flush or fence of an endpoint, or a flush of an interface. It takes an ordinal of its object."},
+		{71, "uct_completion", "ucx", "uct", "", 2, false, layouts[22], []string{"full"}, ""},
 		{72, "uct_call", "ucx", "uct", "", 3, false, layouts[2], []string{"simple"}, ""},
-		{80, "ofi_send", "libfabric", "ofi", "send", 1, false, layouts[18], []string{"full"}, ""},
-		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, false, layouts[18], []string{"full"}, ""},
-		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, false, layouts[18], []string{"full"}, ""},
-		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, false, layouts[18], []string{"full"}, ""},
-		{84, "ofi_write", "libfabric", "ofi", "write", 1, false, layouts[19], []string{"full"}, ""},
-		{85, "ofi_read", "libfabric", "ofi", "read", 1, false, layouts[19], []string{"full"}, ""},
-		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, false, layouts[19], []string{"full"}, ""},
-		{87, "ofi_peek", "libfabric", "ofi", "", 6, false, layouts[18], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
-		{88, "ofi_completion", "libfabric", "ofi", "", 2, false, layouts[20], []string{"full"}, ""},
-		{89, "ofi_error", "libfabric", "ofi", "", 2, false, layouts[21], []string{"full"}, ""},
+		{80, "ofi_send", "libfabric", "ofi", "send", 1, false, layouts[23], []string{"full"}, ""},
+		{81, "ofi_recv", "libfabric", "ofi", "recv", 1, false, layouts[23], []string{"full"}, ""},
+		{82, "ofi_tagged_send", "libfabric", "ofi", "tagged_send", 1, false, layouts[23], []string{"full"}, ""},
+		{83, "ofi_tagged_recv", "libfabric", "ofi", "tagged_recv", 1, false, layouts[23], []string{"full"}, ""},
+		{84, "ofi_write", "libfabric", "ofi", "write", 1, false, layouts[24], []string{"full"}, ""},
+		{85, "ofi_read", "libfabric", "ofi", "read", 1, false, layouts[24], []string{"full"}, ""},
+		{86, "ofi_atomic", "libfabric", "ofi", "atomic", 1, false, layouts[24], []string{"full"}, ""},
+		{87, "ofi_peek", "libfabric", "ofi", "", 6, false, layouts[23], []string{"full"}, "A look for a message that takes none (FI_PEEK)."},
+		{88, "ofi_completion", "libfabric", "ofi", "", 2, false, layouts[25], []string{"full"}, ""},
+		{89, "ofi_error", "libfabric", "ofi", "", 2, false, layouts[26], []string{"full"}, ""},
 		{90, "ofi_call", "libfabric", "ofi", "", 3, false, layouts[2], []string{"simple"}, ""},
-		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, false, layouts[22], []string{"full"}, ""},
-		{92, "ofi_counter", "libfabric", "ofi", "", 5, false, layouts[23], []string{"full"}, ""},
-		{93, "ofi_cancel", "libfabric", "ofi", "", 4, false, layouts[24], []string{"full"}, ""},
-		{104, "app_mark", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
-		{105, "app_phase_begin", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
-		{106, "app_phase_end", "app", "app", "", 7, false, layouts[15], []string{"simple", "full"}, ""},
+		{91, "ofi_empty_polls", "libfabric", "ofi", "", 5, false, layouts[27], []string{"full"}, ""},
+		{92, "ofi_counter", "libfabric", "ofi", "", 5, false, layouts[28], []string{"full"}, ""},
+		{93, "ofi_cancel", "libfabric", "ofi", "", 4, false, layouts[29], []string{"full"}, ""},
+		{104, "app_mark", "app", "app", "", 7, false, layouts[20], []string{"simple", "full"}, ""},
+		{105, "app_phase_begin", "app", "app", "", 7, false, layouts[20], []string{"simple", "full"}, ""},
+		{106, "app_phase_end", "app", "app", "", 7, false, layouts[20], []string{"simple", "full"}, ""},
 		{112, "doorbell_send", "cuda", "doorbell", "send", 1, false, layouts[11], []string{"full"}, ""},
 		{113, "doorbell_write", "cuda", "doorbell", "write", 1, false, layouts[11], []string{"full"}, ""},
 		{114, "doorbell_write_imm", "cuda", "doorbell", "write_imm", 1, false, layouts[11], []string{"full"}, ""},
@@ -1025,6 +1123,13 @@ var Default = (&Catalogue{Version: 1,
 		{124, "gpu_launch", "cuda", "gpu", "", 8, false, layouts[12], []string{"simple", "full"}, "Counted in every mode, on its stream; a captured one, which runs nothing, is not."},
 		{125, "gpu_graph_launch", "cuda", "gpu", "", 8, false, layouts[13], []string{"simple", "full"}, "Counted as gpu_launch."},
 		{126, "gpu_kernel", "cuda", "gpu", "", 9, false, layouts[14], []string{"simple", "full"}, ""},
+		{132, "nccl_collective", "nccl", "nccl", "", 7, false, layouts[15], []string{"simple", "full"}, "A collective begins."},
+		{133, "nccl_point_to_point", "nccl", "nccl", "", 7, false, layouts[15], []string{"simple", "full"}, "A send or receive begins."},
+		{134, "nccl_task_end", "nccl", "nccl", "", 4, false, layouts[16], []string{"simple", "full"}, "A task has been handed to the GPU. Its data may move long after."},
+		{135, "nccl_proxy", "nccl", "nccl", "", 7, false, layouts[17], []string{"simple", "full"}, "A proxy operation is queued by the thread that will work on it."},
+		{136, "nccl_proxy_progress", "nccl", "nccl", "", 4, false, layouts[18], []string{"simple", "full"}, "The proxy begins to work on it, and may post from now on."},
+		{137, "nccl_proxy_end", "nccl", "nccl", "", 4, false, layouts[18], []string{"simple", "full"}, "All of its steps are complete."},
+		{138, "nccl_step_posted", "nccl", "nccl", "", 4, false, layouts[19], []string{"simple", "full"}, "A step has just been handed to the network by this thread."},
 	},
 	Definitions: []*Definition{
 		{1, "thread", []Field{
@@ -1348,6 +1453,30 @@ var Default = (&Catalogue{Version: 1,
 			{"gpu", 0, "", 0, "ordinal, as the process counts its GPUs"},
 			{"uuid", 11, "", 2, "16 bytes; empty where it is not known"},
 		}, "A memory region (verbs_mr) lies in a GPU's memory."},
+		{132, "nccl_communicator", []Field{
+			{"object", 5, "", 0, ""},
+			{"hash", 4, "", 0, "the same in all its processes"},
+			{"name", 12, "", 0, "given by the program"},
+			{"rank", 1, "", 0, "of this process, in the communicator"},
+			{"ranks", 0, "", 0, "0 not told"},
+			{"nodes", 0, "", 0, "0 not told"},
+		}, "A communicator of NCCL. With interfaces 1 to 3 it is told at its first task, and ranks and nodes are not."},
+		{133, "nccl_name", []Field{
+			{"number", 0, "", 0, ""},
+			{"name", 12, "", 0, ""},
+		}, "A function, datatype, algorithm or protocol, told at its first use."},
+		{134, "nccl_plugin", []Field{
+			{"interface", 0, "", 0, "version of the interface that NCCL chose"},
+			{"events", 4, "", 0, "mask of events asked for"},
+			{"chained", 12, "", 0, "name of the other plugin that is called too; empty: none"},
+			{"chained_events", 4, "", 0, "its mask"},
+			{"refused", 1, "", 0, "result of its init where that was no success: it is not called then"},
+		}, "NCCL has found the profiler plugin, told at each communicator's start."},
+		{135, "nccl_communicator_end", []Field{
+			{"communicator", 5, "", 0, ""},
+			{"unrecorded", 0, "", 0, "operations of it that there was no room for"},
+			{"unrelated", 0, "", 0, "proxy operations whose task was not known any more"},
+		}, ""},
 	},
 	Enums: map[string]map[string]uint64{
 		"domain":              {"cntvct": 2, "gpu": 3, "nic": 4, "tsc": 1},
@@ -1358,6 +1487,7 @@ var Default = (&Catalogue{Version: 1,
 		"gpu_topic":           {"export_table": 5, "kernels_lost": 4, "left_alone": 6, "no_times": 2, "times": 1, "times_ended": 3},
 		"link_layer":          {"ethernet": 2, "infiniband": 1, "unspecified": 0},
 		"mode":                {"aggregate": 0, "full": 2, "simple": 1},
+		"nccl_direction":      {"receive": 0, "send": 1},
 		"ofi_api":             {"data": 4, "inject": 3, "injectdata": 5, "msg": 2, "plain": 0, "vector": 1},
 		"ofi_atomic_form":     {"compare": 3, "fetch": 2, "none": 0, "write": 1},
 		"ofi_class":           {"endpoint": 3, "receive_context": 5, "scalable": 4, "shared_receive_context": 6, "transmit_context": 7},

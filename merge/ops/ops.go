@@ -54,6 +54,18 @@ type Op struct {
 	After       uint32     // the same just after Done
 	Total       uint64     // bytes posted on the endpoint by this role, this one included
 	Fields      [16]uint64 // fields of its record, in the layout's order (ticks and object fields included, as recorded)
+	For         For        // for which of NCCL's operations it was posted
+}
+
+// For says for which of NCCL's operations a request was posted, by the proxy operations that its thread was working on. Where Candidates is 1 there was one, and all of it
+// holds. Where it is more, what they have in common holds and the rest is zero. 0: the request has to do with none.
+type For struct {
+	Candidates   uint16 // connections (communicator, channel, peer and direction) that it may have been posted on
+	Channel      uint16 // 1 + channel
+	Communicator uint32 // 1 + index into Run.Endpoints
+	Task         uint32 // number of the collective or point-to-point operation in its process
+	Function     uint32 // its name, a key of Process.Names
+	Sequence     uint64 // of the collective on its communicator
 }
 
 // Process is one traced program image.
@@ -68,17 +80,17 @@ type Process struct {
 	First, Last int64   // first and last time known, ns
 	TickNS      float64 // length of a tick of the recording clock, ns
 	Threads     map[uint32]string
-	Names       map[uint32]string // of marks and phases, by the number in their records
+	Names       map[uint32]string // of marks and phases, and of what NCCL names, by the number in their records
 	Objects     map[uint32]string // names of what launches and kernels refer to: functions and streams, by object
 }
 
 // Endpoint is anything that operations are ordered on: a UCP endpoint or worker, a queue pair, a shared receive queue, a completion
-// queue, a track of the application's phases, a stream of a GPU, a thread that launches kernels.
+// queue, a track of the application's phases, a stream of a GPU, a thread that launches kernels, a communicator.
 type Endpoint struct {
 	Process uint32
 	Object  uint32
 	Layer   string
-	Kind    string // "endpoint", "worker", "qp", "srq", "cq", "track"
+	Kind    string // "endpoint", "worker", "qp", "srq", "cq", "track", "communicator"
 	Name    string // short, for people: "QP 0x11 -> rank 3", "ep 4 -> rank 1"
 	Peer    uint32 // 1 + index of the peer's endpoint (connected queue pairs) or worker; 0 unknown
 	Lanes   int    // number of lanes its operations need

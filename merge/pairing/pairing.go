@@ -31,8 +31,9 @@ type Counts struct {
 	Unfinished int64
 	Unplaced   int64 // kernels whose times cannot be placed
 	Open       []OpenReceive
-	Holes      map[uint32]bool   // objects of which requests or receives are missing before recorded ones
-	Phases     map[uint32]*Phase // of the application, by the number of their name
+	Holes      map[uint32]bool     // objects of which requests or receives are missing before recorded ones
+	Phases     map[uint32]*Phase   // of the application, by the number of their name
+	Groups     map[GroupKey]*Group // NCCL: by communicator and function
 }
 
 // Layers, as the catalogue names them.
@@ -44,6 +45,7 @@ const (
 	app   = "app"
 	bell  = "doorbell"
 	gpu   = "gpu"
+	nccl  = "nccl"
 )
 
 // Pairer is the state of one process.
@@ -58,6 +60,9 @@ type Pairer struct {
 	missing   string // why records are missing, as match names it; "" where none are
 	lossy     bool   // some are
 	phases    phases
+	groups    groups
+	ncclLayer uint8
+	appLayer  uint8
 	windows   []topology.Window
 
 	err       error
@@ -83,11 +88,13 @@ func New(p *topology.Process, m *topology.Map, c *catalogue.Catalogue, sink Sink
 	if len(c.Events) > 0 {
 		n = int(c.Events[len(c.Events)-1].ID)
 	}
-	return &Pairer{
-		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}, Holes: map[uint32]bool{}},
+	x := &Pairer{
+		Counts:  Counts{Events: make([]int64, n+1), Unmatched: map[uint8]map[string]int64{}, Phases: map[uint32]*Phase{}, Groups: map[GroupKey]*Group{}, Holes: map[uint32]bool{}},
 		process: p, topology: m, catalogue: c, sink: sink, limit: limit, missing: missing, lossy: missing != "",
 		states: map[key]*state{}, requests: map[uint64]int32{}, early: map[uint64]early{}, fabric: newFabric(), doorbells: map[uint32]*doorbell{}, resets: p.Resets, windows: windows,
 	}
+	x.ncclLayer, x.appLayer = x.layer(nccl), x.layer(app)
+	return x
 }
 
 // Lossy says that records are missing from here on.
@@ -146,6 +153,8 @@ func (p *Pairer) Event(ev *capture.Event) error {
 		p.local(ev, gpu, 0, 1, ev.Fields[catalogue.GpuGraphLaunchDuration], 0)
 	case "gpu_kernel":
 		p.kernel(ev)
+	case "nccl_task", "nccl_task_end", "nccl_proxy", "nccl_proxy_state", "nccl_step":
+		p.nccl(ev)
 	case "verbs_notify":
 		p.polls(ev, 1, 0)
 	}

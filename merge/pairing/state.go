@@ -229,7 +229,7 @@ func (p *Pairer) postAt(ev *capture.Event, s *state, role ops.Role, bytes uint64
 	e.state, e.ticks = s, ev.Time
 	e.op = ops.Op{
 		Post: ns, Process: p.process.Index, Endpoint: s.object.Local, Thread: ev.Thread, Sequence: ev.Sequence, Event: ev.ID, Role: role,
-		Requests: 1, Bytes: bytes, Total: s.totals[role], Fields: ev.Fields,
+		Requests: 1, Bytes: bytes, Total: s.totals[role], Fields: ev.Fields, For: p.forGroup(ev, s, role, bytes),
 	}
 	room := p.limit - p.slab.count()
 	spare := spareForFlushes

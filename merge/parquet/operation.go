@@ -27,7 +27,7 @@ type operation struct {
 	Thread           uint32  `parquet:"thread,dict" doc:"thread of the process, as in threads.parquet"`
 	Sequence         uint64  `parquet:"sequence,delta" doc:"order of recording within the thread"`
 	Endpoint         uint32  `parquet:"endpoint,dict" doc:"row of endpoints.parquet"`
-	EndpointKind     string  `parquet:"endpoint_kind,dict" doc:"endpoint, worker, qp, srq, cq"`
+	EndpointKind     string  `parquet:"endpoint_kind,dict" doc:"endpoint, worker, qp, srq, cq, track, communicator"`
 	EndpointName     string  `parquet:"endpoint_name,dict" doc:"as in the trace"`
 	PeerRank         *int64  `parquet:"peer_rank,optional,dict" doc:"rank at the other side; null where the peer is not known or has none"`
 	PeerHost         *string `parquet:"peer_host,optional,dict" doc:"host name of the peer"`
@@ -52,6 +52,12 @@ type operation struct {
 	CompleteOnReturn bool    `parquet:"complete_on_return" doc:"complete when the call returned"`
 	CompletionUnseen bool    `parquet:"completion_unseen" doc:"of what GPUs ring for: its completion goes past everything recorded, and done_ns is the time of the doorbell again"`
 	Synchronizes     bool    `parquet:"synchronizes" doc:"control of a barrier or signal, which moves no data of the application's: an element, or a doorbell of mode simple for such"`
+	NcclCommunicator *string `parquet:"nccl_communicator,optional,dict" doc:"communicator of NCCL that it was posted for; null where there is none or it is not known"`
+	NcclFunction     *string `parquet:"nccl_function,optional,dict" doc:"collective or point-to-point operation that it was posted for"`
+	NcclSequence     *uint64 `parquet:"nccl_sequence,optional" doc:"number of the collective among those of its function on the communicator"`
+	NcclTask         *uint32 `parquet:"nccl_task,optional" doc:"number of the collective or point-to-point operation in its process"`
+	NcclChannel      *uint32 `parquet:"nccl_channel,optional,dict" doc:"channel of NCCL"`
+	NcclCandidates   *uint32 `parquet:"nccl_candidates,optional,dict" doc:"connections of NCCL that it may have been posted on: over 1, the columns nccl_ hold what these have in common; null: it has to do with none"`
 }
 
 // end is an endpoint with its process, as columns show it.
@@ -82,10 +88,41 @@ func (r *operation) fill(e *encoder, op *ops.Op) {
 	if op.Flow != 0 {
 		r.Flow = &op.Flow
 	}
+	r.fillFor(e, op)
 	if r.Failed {
 		if name, ok := e.plan.Status(op); ok {
 			r.StatusName = &e.plan.Symbols[name]
 		}
+	}
+}
+
+// name is a text that an operation's process told by its number, nil where it did not.
+func (e *encoder) name(op *ops.Op, number uint64) *string {
+	name, ok := e.plan.Run.Processes[op.Process].Names[uint32(number)]
+	if !ok {
+		return nil
+	}
+	return &name
+}
+
+// fillFor sets the columns that say for which of NCCL's operations it was posted.
+func (r *operation) fillFor(e *encoder, op *ops.Op) {
+	x := &op.For
+	if x.Candidates == 0 {
+		return
+	}
+	n := uint32(x.Candidates)
+	r.NcclCandidates = &n
+	if x.Communicator > 0 && int(x.Communicator) <= len(e.ends) {
+		r.NcclCommunicator = &e.ends[x.Communicator-1].name
+	}
+	r.NcclFunction = e.name(op, uint64(x.Function))
+	if x.Task > 0 {
+		r.NcclTask, r.NcclSequence = &x.Task, &x.Sequence
+	}
+	if x.Channel > 0 {
+		channel := uint32(x.Channel) - 1
+		r.NcclChannel = &channel
 	}
 }
 

@@ -18,6 +18,7 @@ var layers = map[string]func(*encoder) layerWriter{
 	"app":      newLayerWriter[appRow],
 	"doorbell": newLayerWriter[doorbellRow],
 	"gpu":      newLayerWriter[gpuRow],
+	"nccl":     newLayerWriter[ncclRow],
 }
 
 var rowTypes = map[string]reflect.Type{
@@ -28,6 +29,7 @@ var rowTypes = map[string]reflect.Type{
 	"app":      reflect.TypeFor[appRow](),
 	"doorbell": reflect.TypeFor[doorbellRow](),
 	"gpu":      reflect.TypeFor[gpuRow](),
+	"nccl":     reflect.TypeFor[ncclRow](),
 }
 
 type ofiRow struct {
@@ -426,6 +428,54 @@ func (r *gpuRow) fill(e *encoder, op *ops.Op) {
 	}
 }
 
+type ncclRow struct {
+	operation
+	ncclFields
+}
+
+// ncclFields are the fields of the layer's records; null where a record has none.
+type ncclFields struct {
+	Datatype     *string `parquet:"datatype,optional,dict" doc:""`
+	Count        *uint64 `parquet:"count,optional" doc:"elements, as NCCL counts them"`
+	PostedBytes  *uint64 `parquet:"posted_bytes,optional" doc:"payload that the call asked for; bytes is what was moved"`
+	GroupPeer    *int64  `parquet:"group_peer,optional" doc:"rank in the communicator: root of a collective, peer of a point-to-point operation"`
+	Algorithm    *string `parquet:"algorithm,optional,dict" doc:""`
+	Protocol     *string `parquet:"protocol,optional,dict" doc:""`
+	Channels     *uint64 `parquet:"channels,optional" doc:"channels that it uses; with interfaces 1 to 3 at most; 0 not told"`
+	Proxy        *uint64 `parquet:"proxy,optional" doc:"number of the proxy operation in its process, from 1"`
+	TaskPid      *uint64 `parquet:"task_pid,optional" doc:"process id of the task, where another process's proxy works for it; else 0"`
+	Steps        *uint64 `parquet:"steps,optional" doc:""`
+	Chunk        *uint64 `parquet:"chunk,optional" doc:"most bytes of a step"`
+	Direction    *string `parquet:"direction,optional,dict" doc:""`
+	ownGroupPeer int64
+}
+
+func (r *ncclRow) common() *operation { return &r.operation }
+
+func (r *ncclRow) fill(e *encoder, op *ops.Op) {
+	r.ncclFields = ncclFields{}
+	f := &op.Fields
+	switch e.layouts[op.Event] {
+	case layoutNcclTask:
+		r.Datatype = e.name(op, f[catalogue.NcclTaskDatatype])
+		r.Count = &f[catalogue.NcclTaskCount]
+		r.PostedBytes = &f[catalogue.NcclTaskBytes]
+		r.ownGroupPeer = int64(f[catalogue.NcclTaskPeer])
+		r.GroupPeer = &r.ownGroupPeer
+		r.Algorithm = e.name(op, f[catalogue.NcclTaskAlgorithm])
+		r.Protocol = e.name(op, f[catalogue.NcclTaskProtocol])
+		r.Channels = &f[catalogue.NcclTaskChannels]
+	case layoutNcclProxy:
+		r.Proxy = &f[catalogue.NcclProxyProxy]
+		r.TaskPid = &f[catalogue.NcclProxyProcess]
+		r.ownGroupPeer = int64(f[catalogue.NcclProxyPeer])
+		r.GroupPeer = &r.ownGroupPeer
+		r.Steps = &f[catalogue.NcclProxySteps]
+		r.Chunk = &f[catalogue.NcclProxyChunk]
+		r.Direction = e.text[textNcclDirection].of(f[catalogue.NcclProxyDirection])
+	}
+}
+
 // Layouts of operations.
 const (
 	layoutNone uint8 = iota
@@ -447,6 +497,8 @@ const (
 	layoutGpuLaunch
 	layoutGpuGraphLaunch
 	layoutGpuKernel
+	layoutNcclTask
+	layoutNcclProxy
 )
 
 var layoutNumbers = map[string]uint8{
@@ -468,6 +520,8 @@ var layoutNumbers = map[string]uint8{
 	"gpu_launch":        layoutGpuLaunch,
 	"gpu_graph_launch":  layoutGpuGraphLaunch,
 	"gpu_kernel":        layoutGpuKernel,
+	"nccl_task":         layoutNcclTask,
+	"nccl_proxy":        layoutNcclProxy,
 }
 
 // Enumerations of operations.
@@ -483,6 +537,7 @@ const (
 	textVerbsSendFlags
 	textElementOpcode
 	textGpuLaunchForm
+	textNcclDirection
 )
 
 var enumerations = []enumeration{
@@ -497,4 +552,5 @@ var enumerations = []enumeration{
 	{"verbs_send_flags", true},
 	{"element_opcode", false},
 	{"gpu_launch_form", true},
+	{"nccl_direction", false},
 }

@@ -66,7 +66,7 @@ type Endpoint struct {
 	Process      uint32  `parquet:"process" doc:"row of processes.parquet"`
 	Object       uint32  `parquet:"object" doc:"number of the object in its process, as in dumps and in matrix.json"`
 	Layer        string  `parquet:"layer,dict" doc:"layer that it belongs to"`
-	Kind         string  `parquet:"kind,dict" doc:"endpoint, worker, qp, srq, cq"`
+	Kind         string  `parquet:"kind,dict" doc:"endpoint, worker, qp, srq, cq, track, communicator"`
 	Name         string  `parquet:"name" doc:"as in the trace"`
 	PeerEndpoint *uint32 `parquet:"peer_endpoint,optional" doc:"endpoint at the other side, where it had one only; null where not known"`
 	Lanes        uint32  `parquet:"lanes" doc:"lanes that its operations need"`

@@ -87,7 +87,7 @@ const (
 )
 
 // WriterBytes is the memory that a Writer takes.
-const WriterBytes = (runOps + lateOps) * 288
+const WriterBytes = (runOps + lateOps) * 312
 
 // NewWriter makes a writer whose blocks hold up to blockOps operations.
 func NewWriter(file *File, c *catalogue.Catalogue, blockOps int) *Writer {
@@ -238,6 +238,12 @@ func (k *opCoder) append(b []byte, op *ops.Op) []byte {
 	b = u(b, uint64(op.Outstanding))
 	b = u(b, uint64(op.After))
 	b = u(b, zigzag(op.Total-k.last.Total))
+	b = u(b, uint64(op.For.Candidates))
+	if op.For.Candidates > 0 {
+		for _, v := range [...]uint64{uint64(op.For.Channel), uint64(op.For.Communicator), uint64(op.For.Task), uint64(op.For.Function), op.For.Sequence} {
+			b = u(b, v)
+		}
+	}
 	prior := &k.prior[op.Event]
 	for i := range k.fields[op.Event] {
 		b = u(b, zigzag(op.Fields[i]-prior[i]))
@@ -276,6 +282,9 @@ func (k *opCoder) read(buf []byte, op *ops.Op) int {
 	op.Outstanding = uint32(u())
 	op.After = uint32(u())
 	op.Total = k.last.Total + unzigzag(u())
+	if n := u(); n > 0 {
+		op.For = ops.For{Candidates: uint16(n), Channel: uint16(u()), Communicator: uint32(u()), Task: uint32(u()), Function: uint32(u()), Sequence: u()}
+	}
 	if bad || int(op.Event) >= len(k.fields) {
 		return 0
 	}

@@ -28,7 +28,7 @@ const maxAddress = 512
 type Survey struct {
 	Pairs     []clock.Pair
 	Threads   map[uint32]string
-	Names     map[uint32]Name // of marks and phases, by number
+	Names     map[uint32]Name // of marks and phases, and of what NCCL names, by number
 	Epochs    []Epoch
 	Windows   []Window // changes of the window, in order
 	addresses []workerAddress
@@ -87,6 +87,8 @@ func ReadSurvey(f *capture.File, c *catalogue.Catalogue) (*Survey, error) {
 			}
 		case catalogue.DefAppName:
 			s.Names[uint32(d.Uint(catalogue.DefAppNameNumber))] = Name{text(d, catalogue.DefAppNameDomain), text(d, catalogue.DefAppNameName)}
+		case catalogue.DefNcclName:
+			s.Names[uint32(d.Uint(catalogue.DefNcclNameNumber))] = Name{"", text(d, catalogue.DefNcclNameName)}
 		case catalogue.DefEpoch:
 			s.Epochs = append(s.Epochs, Epoch{uint32(d.Uint(catalogue.DefEpochNumber)), d.Uint(catalogue.DefEpochKind),
 				int64(d.Uint(catalogue.DefEpochRealtimeNs)), text(d, catalogue.DefEpochName)})
@@ -183,7 +185,7 @@ func hash(b []byte) uint64 {
 // Load reads a process's objects. With an error, what could be read is there.
 func Load(index uint32, f *capture.File, c *catalogue.Catalogue, ck *clock.Clock, addresses *Addresses) (*Process, error) {
 	p := &Process{Index: index, Clock: ck, Objects: map[uint32]*Object{}, devices: map[uint32]*device{}, ways: map[way]*Object{},
-		members: map[uint32][]uint32{}, shared: map[uint32][]uint32{}, gpus: newGPUs()}
+		members: map[uint32][]uint32{}, shared: map[uint32][]uint32{}, gpus: newGPUs(), groups: map[uint64][]int64{}}
 	err := f.Definitions(c, func(d *capture.Definition) error {
 		p.define(d, addresses)
 		return nil
@@ -277,6 +279,9 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 	}
 	if o == nil {
 		o = p.defineKernels(d, now)
+	}
+	if o == nil {
+		o = p.defineGroup(d, now)
 	}
 	if o != nil && o.ID != 0 && p.Objects[o.ID] == nil {
 		p.add(o)

@@ -32,10 +32,11 @@ const (
 	Track // of marks and phases of the application
 	GPUStream
 	GPUThread // a thread that launches kernels
+	Group     // a communicator of NCCL
 )
 
 var kindNames = [...]string{"object", "worker", "endpoint", "qp", "srq", "cq", "device", "ah", "uct_interface", "uct_endpoint",
-	"fi_ep", "fi_peer", "fi_cq", "fi_cntr", "track", "gpu_stream", "gpu_thread"}
+	"fi_ep", "fi_peer", "fi_cq", "fi_cntr", "track", "gpu_stream", "gpu_thread", "communicator"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -77,6 +78,7 @@ type Object struct {
 	Target         bool   // an address handle of dynamically connected queues: QPN is the number that it leads to
 	Label          string // socket address, device name, transport and device, name of a track's thread
 	Fabric         *Fabric
+	Communicator   *Communicator // of a group
 }
 
 // Carries tells whether operations may belong to the object.
@@ -153,9 +155,11 @@ type Process struct {
 	Resets   []Reset   // in order of time
 	Off      []Off
 	Kernels  Kernels
+	Plugins  []Plugin
 	devices  map[uint32]*device
 	ways     map[way]*Object     // libfabric: ways of endpoints to addresses, the last of each
 	members  map[uint32][]uint32 // libfabric: contexts of a scalable endpoint, endpoints of a shared receive context
+	groups   map[uint64][]int64  // NCCL: ranks in communicators, by hash
 	shared   map[uint32][]uint32 // libfabric: shared receive contexts that complete to a queue
 	unknown  []*Object
 	gpus     gpus
@@ -204,6 +208,8 @@ func (p *Process) add(o *Object) {
 		o.Layer = "app"
 	case GPUStream, GPUThread:
 		o.Layer = "gpu"
+	case Group:
+		o.Layer = "nccl"
 	}
 	p.Objects[o.ID] = o
 	if o.Carries() {
@@ -233,6 +239,8 @@ func (o *Object) Name() string {
 		return fmt.Sprintf("counter %d", o.ID)
 	case Track:
 		return "phases " + o.Label
+	case Group:
+		return o.Communicator.String()
 	case Unknown:
 		if o.ID == 0 {
 			return "unknown object"

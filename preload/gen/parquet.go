@@ -13,14 +13,16 @@ import (
 // all operations have, or would not say its unit. "" means that a column of all operations has it.
 var columnNames = map[string]string{
 	"bytes": "posted_bytes", "duration": "call_ns", "immediate": "immediate_data", "call.operation": "", "call.requests": "", "call.peer": "remote_qpn",
-	"ucp_request.status": "result", "verbs_empty_polls.count": "",
+	"ucp_request.status": "result", "verbs_empty_polls.count": "", "nccl_task.task": "", "nccl_task.sequence": "", "nccl_task.function": "",
+	"nccl_task.peer": "group_peer", "nccl_proxy.peer": "group_peer", "nccl_proxy.task": "", "nccl_proxy.channel": "", "nccl_proxy.process": "task_pid",
 }
 
 // commonColumns are the columns that all operations have, as merge/parquet declares them: no field may take their names.
 var commonColumns = []string{"post_ns", "done_ns", "operation", "event", "kind", "role", "bytes", "requests", "rank", "host", "node", "pid",
 	"process", "thread", "sequence", "endpoint", "endpoint_kind", "endpoint_name", "peer_rank", "peer_host", "peer_node", "peer_process",
 	"peer_endpoint", "peer_name", "ordinal", "lane", "outstanding", "outstanding_after", "total_bytes", "flow", "status", "status_name",
-	"unfinished", "failed", "implied", "ambiguous", "complete_on_return", "gpu", "peer_gpu", "completion_unseen", "synchronizes"}
+	"unfinished", "failed", "implied", "ambiguous", "complete_on_return", "gpu", "peer_gpu", "completion_unseen", "synchronizes",
+	"nccl_communicator", "nccl_function", "nccl_sequence", "nccl_task", "nccl_channel", "nccl_candidates"}
 
 // column is one column that operations of a layer have beyond those of all operations.
 type column struct {
@@ -60,7 +62,7 @@ func columnOf(l *catalogue.Layout, i int) (column, bool) {
 		return column{}, false // cannot be in an operation
 	case catalogue.Int, catalogue.Ticks:
 		goType = "*int64"
-	case catalogue.Enum, catalogue.Flags:
+	case catalogue.Enum, catalogue.Flags, catalogue.Name:
 		goType = "*string"
 	}
 	return column{name, camel(name), goType, f.Doc, f}, true
@@ -144,6 +146,8 @@ func parquetRows(c *catalogue.Catalogue) ([]byte, error) {
 					p("r.%s = e.nanoseconds(op, %s, &r.own%s)\n", x.goName, value, x.goName)
 				case catalogue.Enum, catalogue.Flags:
 					p("r.%s = e.text[text%s].of(%s)\n", x.goName, camel(f.Of), value)
+				case catalogue.Name:
+					p("r.%s = e.name(op, %s)\n", x.goName, value)
 				default:
 					p("r.%s = &%s\n", x.goName, value)
 				}

@@ -55,11 +55,18 @@ const (
 	argGPU
 	argPeerGPU
 	argUnseen
+	argCommunicator
+	argFunction
+	argSequence
+	argTask
+	argChannel
+	argCandidates
 	ownArgs // how many there are
 )
 
 var ownArgNames = [ownArgs]string{"bytes", "peer", "ordinal", "thread", "requests", "polls", "posted_bytes", "status", "status_name",
-	"unfinished", "implied", "ambiguous", "complete_on_return", "ends_before_post_ns", "elements", "first", "gpu", "peer_gpu", "completion_unseen"}
+	"unfinished", "implied", "ambiguous", "complete_on_return", "ends_before_post_ns", "elements", "first", "gpu", "peer_gpu", "completion_unseen",
+	"communicator", "collective", "sequence", "task", "channel", "candidates"}
 
 // renamed are the fields of records that are called otherwise in traces, because their name says something else there, or that are
 // shown by an argument of the operation itself ("").
@@ -75,6 +82,8 @@ var renamed = map[string]map[string]string{
 	"gpu_launch":        {"function": "", "duration": "call_ns"},
 	"gpu_graph_launch":  {"duration": "call_ns"},
 	"gpu_kernel":        {"function": "", "running": ""},
+	"nccl_task":         {"task": "", "sequence": "", "function": "", "peer": "peer_rank"},
+	"nccl_proxy":        {"task": "", "process": "task_process", "channel": "", "peer": "peer_rank"},
 }
 
 // keepsZero says whether a zero in a field says something; other numbers are left out when zero.
@@ -82,6 +91,8 @@ func keepsZero(e *catalogue.Event, field string) bool {
 	switch field {
 	case "wr_id":
 		return true
+	case "peer":
+		return e.ID == catalogue.EventNcclProxy || e.ID == catalogue.EventNcclPointToPoint
 	case "tag":
 		return e.Operation == "tag_send" || e.Operation == "tag_recv" || e.Operation == "am_send" ||
 			e.Operation == "tagged_send" || e.Operation == "tagged_recv"
@@ -96,6 +107,7 @@ type fieldText struct {
 	keepZero bool
 	object   bool  // shown by its name
 	ticks    bool  // of the recording clock, shown as ns
+	name     bool  // number of a name that the process told
 	values   []Sym // names of an enumeration's values or of a set of flags; noSym where there is none
 }
 
@@ -112,13 +124,14 @@ type eventText struct {
 
 // texts holds what turns operations into names and arguments.
 type texts struct {
-	events   []*eventText // by event id
-	peers    []Sym        // by endpoint
-	gpus     []Sym        // by GPU
-	threads  []map[uint32]Sym
-	names    []map[uint32]Sym // of phases
-	objects  []map[uint32]Sym // of functions and streams
-	statuses map[string][]Sym // by layer
+	events    []*eventText // by event id
+	peers     []Sym        // by endpoint, with its process
+	endpoints []Sym        // by endpoint
+	gpus      []Sym        // by GPU
+	threads   []map[uint32]Sym
+	names     []map[uint32]Sym // of phases, and of what NCCL names
+	objects   []map[uint32]Sym // of functions and streams
+	statuses  map[string][]Sym // by layer
 }
 
 // Well-known symbols of every plan.
@@ -184,11 +197,14 @@ func (p *Plan) makeTexts() {
 			p.text.statuses[layer] = append(p.text.statuses[layer], sym(n))
 		}
 	}
-	p.text.peers = make([]Sym, len(p.Run.Endpoints))
+	p.text.peers, p.text.endpoints = make([]Sym, len(p.Run.Endpoints)), make([]Sym, len(p.Run.Endpoints))
 	for e := range p.Run.Endpoints {
 		ep := &p.Run.Endpoints[e]
 		if int(ep.Process) < len(p.Run.Processes) {
 			p.text.peers[e] = sym(p.title(int(ep.Process)) + ": " + ep.Name)
+		}
+		if ep.Layer == "nccl" {
+			p.text.endpoints[e] = sym(ep.Name)
 		}
 	}
 	for i := range p.Run.GPUs {
@@ -235,6 +251,8 @@ func (p *Plan) eventText(e *catalogue.Event, sym func(string) Sym, arg func(stri
 			ft.kind = Hex
 		case catalogue.Ticks:
 			ft.kind, ft.ticks = Uint, true
+		case catalogue.Name:
+			ft.name = true
 		case catalogue.Enum:
 			ft.kind, ft.keepZero, ft.values = Text, true, symbols(catalogue.Default.Enums[f.Of], sym)
 		case catalogue.Flags:
@@ -321,6 +339,10 @@ func (p *Plan) Name(op *ops.Op) Sym {
 		if id := op.Fields[catalogue.CallOperation]; id < uint64(len(p.text.events)) && p.text.events[id] != nil {
 			return p.text.events[id].name
 		}
+	case t.event.Layer == "nccl":
+		if s, ok := p.text.names[op.Process][op.For.Function]; ok && t.event.ID != catalogue.EventNcclProxy {
+			return s
+		}
 	case t.event.Kind == catalogue.Phase:
 		if s, ok := p.text.names[op.Process][uint32(op.Fields[catalogue.AppPhaseName])]; ok {
 			return s
@@ -397,6 +419,10 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 			if s, ok := p.text.objects[op.Process][uint32(v)]; ok {
 				text(f.arg, s)
 			}
+		case f.name:
+			if s, ok := p.text.names[op.Process][uint32(v)]; ok {
+				text(f.arg, s)
+			}
 		case f.ticks:
 			num(f.arg, uint64(float64(v)*p.Run.Processes[op.Process].TickNS+0.5))
 		case f.kind == Text:
@@ -409,6 +435,7 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 			args = append(args, Arg{Name: f.arg, Kind: f.kind, Value: v})
 		}
 	}
+	args = p.forArgs(op, args)
 	if op.Flags&ops.Failed != 0 {
 		args = append(args, Arg{Name: argStatus, Kind: Int, Value: uint64(int64(op.Status))})
 		if name, ok := p.Status(op); ok {
@@ -422,6 +449,30 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 	}
 	if op.Done < op.Post {
 		num(argReversed, uint64(op.Post-op.Done))
+	}
+	return args
+}
+
+// forArgs appends for which of NCCL's operations a request was posted.
+func (p *Plan) forArgs(op *ops.Op, args []Arg) []Arg {
+	x := &op.For
+	if x.Candidates == 0 {
+		return args
+	}
+	if x.Communicator > 0 && int(x.Communicator) <= len(p.text.peers) {
+		args = append(args, Arg{Name: argCommunicator, Kind: Text, Text: p.text.endpoints[x.Communicator-1]})
+	}
+	if s, ok := p.text.names[op.Process][x.Function]; ok {
+		args = append(args, Arg{Name: argFunction, Kind: Text, Text: s})
+	}
+	if x.Task > 0 {
+		args = append(args, Arg{Name: argSequence, Kind: Uint, Value: x.Sequence}, Arg{Name: argTask, Kind: Uint, Value: uint64(x.Task)})
+	}
+	if x.Channel > 0 {
+		args = append(args, Arg{Name: argChannel, Kind: Uint, Value: uint64(x.Channel - 1)})
+	}
+	if x.Candidates > 1 {
+		args = append(args, Arg{Name: argCandidates, Kind: Uint, Value: uint64(x.Candidates)})
 	}
 	return args
 }

@@ -207,8 +207,8 @@ func (p *Plan) group(layer string, process, group int, endpoints []int) bool {
 		if seen[name]++; seen[name] > 1 {
 			name += fmt.Sprintf(" (%d)", seen[name])
 		}
-		// A completion queue holds polls, a track phases, and layer gpu launches and kernels, which count nothing.
-		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr" && ep.Kind != "track" && ep.Layer != "gpu"}
+		// A completion queue holds polls, a track phases, layer gpu launches and kernels, and a communicator what NCCL says, which count nothing.
+		d := endpoint{name: name, process: process, group: group, rank: rank, base: p.tracks, lanes: ep.Lanes, counters: ep.Kind != "cq" && ep.Kind != "fi_cq" && ep.Kind != "fi_cntr" && ep.Kind != "track" && ep.Layer != "gpu" && ep.Layer != "nccl"}
 		d.rung = layer == doorbellLayer
 		p.endpoints[e] = d
 		p.shownOnes = append(p.shownOnes, e)
