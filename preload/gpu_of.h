@@ -1,4 +1,4 @@
-/* Whose memory an address is: of providers ibverbs and mlx5dv, each with its own. */
+/* Whose memory an address is. */
 #ifndef ST_GPU_OF_H
 #define ST_GPU_OF_H
 

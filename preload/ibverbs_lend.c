@@ -14,4 +14,5 @@ const struct st_verbs st_verbs = {
     .make = make_object,
     .gone = object_gone,
     .change = define_qp_change,
+    .gpu_of = gpu_of,
 };

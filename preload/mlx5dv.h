@@ -1,11 +1,10 @@
 /*
  * Inside of the provider mlx5dv: calls of libmlx5 that pass libibverbs by. mlx5dv.c has those that open and make what libibverbs knows, and those that take its rings; mlx5dv_devx.c
- * what programs make in the device themselves, for queues that GPUs fill and ring; gpu_of.c tells whose memory that lies in. Objects are provider ibverbs' (verbs.h).
+ * what programs make in the device themselves, for queues that GPUs fill and ring; also whose memory that lies in. Objects are provider ibverbs' (verbs.h).
  */
 #ifndef ST_MLX5DV_H
 #define ST_MLX5DV_H
 
-#include "gpu_of.h"
 #include "recorder.h"
 #include "verbs.h"
 

@@ -123,7 +123,7 @@ static struct mlx5dv_devx_umem *registered(struct st_thread *t, struct ibv_conte
         struct st_object *o = t ? numbered(ST_KIND_UMEM, m, ST_KIND_UMEM_NUMBER, number) : st_unknown;
         if (o->id) {
             struct gpu g;
-            bool of_gpu = gpu_of(addr, &g);
+            bool of_gpu = st_verbs.gpu_of(addr, &g);
             st_def_mlx5_umem(o->id, st_verbs.device(context)->id, m->umem_id, (uintptr_t)addr, size, of_gpu, g.ordinal, g.context, g.uuid, g.uuid_size);
         }
     }

@@ -7,6 +7,7 @@
 #ifndef ST_VERBS_H
 #define ST_VERBS_H
 
+#include "gpu_of.h"
 #include "recorder.h"
 
 #include <infiniband/verbs.h>
@@ -26,6 +27,8 @@ struct st_verbs {
     void (*gone)(enum st_kind kind, const void *key, uint32_t id);
     /* A queue pair's state has changed as ibv_modify_qp would have changed it. */
     void (*change)(struct st_object *queue_pair, const struct ibv_qp_attr *a, unsigned mask);
+    /* gpu_of.h; needs no st_enter. */
+    bool (*gpu_of)(const void *p, struct gpu *out);
 };
 extern ST_PUBLIC const struct st_verbs st_verbs;
 

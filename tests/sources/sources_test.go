@@ -9,7 +9,7 @@ import (
 // Each C file of preload/ is in the makefile, and in what tests compile: none is left out, and none is in two parts.
 func TestEveryFileHasAPart(t *testing.T) {
 	var got []string
-	for _, path := range slices.Concat(Recorder(t), Provider(t, "ibverbs"), Provider(t, "mlx5dv"), Provider(t, "libfabric"), Provider(t, "ucx"), Provider(t, "cuda")) {
+	for _, path := range slices.Concat(Recorder(t), Provider(t, "ibverbs"), Provider(t, "mlx5dv"), Provider(t, "libfabric"), Provider(t, "ucx"), Provider(t, "cuda"), Provider(t, "nccl")) {
 		got = append(got, filepath.Base(path))
 	}
 	files, err := filepath.Glob("../../preload/*.c")
