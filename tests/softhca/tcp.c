@@ -26,9 +26,9 @@ enum { ASK_OWNER, ASK_RC, ASK_UD };
 struct ask {
 	uint32_t kind, dest;
 	struct source from;
-	struct wqe w;
 	uint32_t result; /* an atomic's old value is wanted */
 	uint32_t bytes;  /* that follow */
+	struct wqe w;    /* without elements */
 };
 
 struct answer {
