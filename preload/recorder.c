@@ -274,6 +274,15 @@ enum st_kernels st_wants_kernels(void)
     return st_config.kernels == ST_KERNELS_TIMES && st_config.mode == ST_AGGREGATE ? ST_KERNELS_LAUNCHES : (enum st_kernels)st_config.kernels;
 }
 
+bool st_doorbells(struct st_doorbells *out)
+{
+    int saved = errno;
+    bool wanted = !__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) && !process_start(true);
+    *out = st_config.doorbells;
+    errno = saved;
+    return wanted;
+}
+
 /* ---- definitions -------------------------------------------------------------------------------------------------------------- */
 
 /* Takes the lock; st_define_end gives it back. */

@@ -37,6 +37,11 @@ processes.exclude=
 epoch.interval=0ns
 epoch.phases=false
 ucx.level=auto
+doorbell.enabled=true
+doorbell.batch_threshold=128
+doorbell.poll=auto
+doorbell.cpus=
+doorbell.threads=2
 gpu.kernels=launches
 gpu.counters=true
 clock.source=auto
@@ -111,7 +116,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 42 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 47 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{
