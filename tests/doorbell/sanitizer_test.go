@@ -25,7 +25,7 @@ func TestSanitizers(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "bell_check")
 			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-D_GNU_SOURCE=", "-I", "../../preload", "-o", program,
 				clients + "check.c", clients + "devx.c", clients + "gpu.c", clients + "bell_check.c"}
-			args = append(args, slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "cuda"))...)
+			args = append(args, slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"), sources.Provider(t, "cuda"))...)
 			lib := t.TempDir() // the driver, under the sanitizer too: it has most of the threads
 			driver, err := filepath.Glob("../standin/*.c")
 			if err != nil || len(driver) == 0 {
