@@ -69,11 +69,20 @@ extern struct st_doorbells bell_profile;
 void bell_take(void);
 void bell_give(void);
 bool bell_try(void);
-/* What a queue's doorbell record says, with the lock: rings for it if it has gone on. */
-void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index);
 bool bell_mine(void); /* whether this process's threads watch, and not those of one that it was forked from */
 bool bell_thread(void *(*run)(void *));
 bool bell_place(const char *name);
+
+/* doorbell_ring.c, with the lock. Looks at what was rung at a page, and passes it on; hold: not before what has to be read is read. true: there was something. */
+bool bell_look(struct bell_page *w, bool hold);
+/* And at the doorbell records of a page of several queues, whatever was rung. */
+void bell_look_again(struct bell_page *w);
+/* What a queue's doorbell record says: rings for it if it has gone on. */
+void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index);
+/* Waits until all that was rung for has been read. */
+void bell_wait(struct bell_queue *o);
+volatile uint64_t *bell_word(const struct bell_page *w, unsigned area);
+uint64_t bell_milliseconds(void);
 
 /* doorbell_copy.c */
 bool copier_start(void);
