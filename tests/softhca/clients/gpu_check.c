@@ -2,6 +2,7 @@
 #include "gpu.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 enum { SIZE = END_SIZE, HALF = END_HALF };
 
