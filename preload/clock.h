@@ -1,4 +1,4 @@
-/* Clock read and spin-wait of the recording clock: the TSC on x86-64, CNTVCT_EL0 on aarch64. */
+/* What differs by processor: clock read, spin-wait, stores to devices. The recording clock: the TSC on x86-64, CNTVCT_EL0 on aarch64. */
 #ifndef ST_CLOCK_H
 #define ST_CLOCK_H
 
@@ -35,6 +35,16 @@ static inline void st_pause(void)
     __builtin_ia32_pause();
 #else
     __asm__ volatile("yield");
+#endif
+}
+
+/* What was stored is on its way to the device before anything else is stored. */
+static inline void st_flush_stores(void)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("sfence" : : : "memory");
+#else
+    __asm__ volatile("dsb st" : : : "memory");
 #endif
 }
 

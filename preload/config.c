@@ -100,6 +100,23 @@ static int nccl_mask(const char *value)
     return mask;
 }
 
+static void doorbell_setting(const char *key, const char *value)
+{
+    static const char *const polls[] = {"auto", "pause", "umwait", "mwaitx", "yield"}; /* enum spin */
+    struct st_doorbells *d = &st_config.doorbells;
+    if (!strcmp(key, "enabled"))
+        d->enabled = !strcmp(value, "true");
+    else if (!strcmp(key, "batch_threshold"))
+        d->threshold = (uint32_t)number(value);
+    else if (!strcmp(key, "threads"))
+        d->threads = (uint32_t)number(value);
+    else if (!strcmp(key, "cpus"))
+        copy(st_config.doorbell_cpus, sizeof st_config.doorbell_cpus, value);
+    for (uint8_t i = 0; !strcmp(key, "poll") && i < sizeof polls / sizeof *polls; i++)
+        if (!strcmp(value, polls[i]))
+            d->poll = i;
+}
+
 static void setting(const char *key, const char *value)
 {
     struct st_config *c = &st_config;
@@ -149,6 +166,8 @@ static void setting(const char *key, const char *value)
         c->max_events = (uint64_t)number(value);
     else if (!strcmp(key, "window.control"))
         c->uncontrolled = !strcmp(value, "false");
+    else if (!strncmp(key, "doorbell.", 9))
+        doorbell_setting(key + 9, value);
     else if (!strcmp(key, "epoch.interval"))
         c->interval = ns(value);
     else if (!strcmp(key, "epoch.phases"))
@@ -163,6 +182,7 @@ static int read_settings(struct st_config *c)
     c->chunk = 65536;
     c->budget = 256u << 20;
     c->memory = 256u << 20;
+    c->doorbells = (struct st_doorbells){.enabled = true, .threshold = 128, .threads = 2, .cpus = c->doorbell_cpus};
     ssize_t n = st_slurp(c->path, text, sizeof text);
     if (n <= 0 || n == (ssize_t)sizeof text - 1)
         return -1;

@@ -42,6 +42,12 @@ static bool context_of(uint64_t address, void **context)
            cuda_real.cuPointerGetAttribute(context, ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS;
 }
 
+static void *current(void)
+{
+    void *context = NULL;
+    return cuda_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
 static void *open_stream(void *context)
 {
     struct place p;
@@ -117,6 +123,7 @@ static void unpin(void *host)
 const struct devmem devmem_cuda = {
     .ready = ready,
     .context_of = context_of,
+    .current = current,
     .open = open_stream,
     .close = close_stream,
     .copy = copy,

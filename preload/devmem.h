@@ -14,6 +14,8 @@ struct devmem {
     bool (*ready)(void);
     /* What to copy from an address with: NULL for the host's memory. false: not to be known. */
     bool (*context_of)(uint64_t address, void **context);
+    /* The calling thread's context. */
+    void *(*current)(void);
     /* A stream of its own, which waits for no other, in a context; NULL: the calling thread's. A kernel that runs may keep a driver from making one. */
     void *(*open)(void *context);
     void (*close)(void *context, void *stream);

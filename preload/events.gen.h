@@ -116,6 +116,7 @@ enum st_definition_id {
     ST_DEF_EPOCH = 106,
     ST_DEF_WINDOW = 107,
     ST_DEF_DOORBELL_QUEUE = 112,
+    ST_DEF_DOORBELL_WATCH = 113,
     ST_DEF_DOORBELL_TARGET = 115,
     ST_DEF_VERBS_QP_NUMBER = 116,
     ST_DEF_GPU_DEVICE = 118,
@@ -2103,9 +2104,9 @@ static inline void st_def_window(uint64_t open, uint64_t cause, uint64_t realtim
     st_define_end(&d_);
 }
 
-static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uint64_t blocks, uint64_t of_gpu, uint64_t device)
+static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uint64_t blocks, uint64_t of_gpu, uint64_t device, uint64_t threshold)
 {
-    struct st_definition d_ = st_define_begin(112, 66);
+    struct st_definition d_ = st_define_begin(112, 76);
     if (!d_.buffer)
         return;
     uint8_t *p_ = d_.buffer + d_.used;
@@ -2114,6 +2115,22 @@ static inline void st_def_doorbell_queue(uint64_t queue_pair, uint64_t ring, uin
     p_ = st_varint(p_, blocks);
     p_ = st_varint(p_, of_gpu);
     p_ = st_varint(p_, device);
+    p_ = st_varint(p_, threshold);
+    d_.used = (size_t)(p_ - d_.buffer);
+    st_define_end(&d_);
+}
+
+static inline void st_def_doorbell_watch(const char *poll, uint64_t threads, uint64_t threshold, const char *cpus, const char *reason)
+{
+    struct st_definition d_ = st_define_begin(113, 66 + __builtin_strlen(poll) + __builtin_strlen(cpus) + __builtin_strlen(reason));
+    if (!d_.buffer)
+        return;
+    uint8_t *p_ = d_.buffer + d_.used;
+    p_ = st_bytes(p_, poll, __builtin_strlen(poll));
+    p_ = st_varint(p_, threads);
+    p_ = st_varint(p_, threshold);
+    p_ = st_bytes(p_, cpus, __builtin_strlen(cpus));
+    p_ = st_bytes(p_, reason, __builtin_strlen(reason));
     d_.used = (size_t)(p_ - d_.buffer);
     st_define_end(&d_);
 }

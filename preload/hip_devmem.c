@@ -59,6 +59,12 @@ static bool context_of(uint64_t address, void **context)
     return known;
 }
 
+static void *current(void)
+{
+    int device = 0;
+    return hip_real.hipGetDevice(&device) == HIP_SUCCESS ? (void *)(uintptr_t)(device + 1) : NULL;
+}
+
 static void *open_stream(void *context)
 {
     struct place p;
@@ -131,6 +137,7 @@ static void unpin(void *host)
 
 #define ROW                                                                                                                                                    \
     {                                                                                                                                                          \
-        .ready = ready, .context_of = context_of, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, .pin = pin, .unpin = unpin, \
+        .ready = ready, .context_of = context_of, .current = current, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, .pin = pin, \
+        .unpin = unpin,                                                                                                                                        \
     }
 const struct devmem devmem_hip = ROW, devmem_hsa = ROW;

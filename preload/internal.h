@@ -34,6 +34,8 @@ struct st_config {
     /* [epoch] */
     uint64_t interval;
     int phase_epochs, nvtx;
+    struct st_doorbells doorbells;
+    char doorbell_cpus[1024];
     char job[256];
     char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
     char directory[PATH_MAX];
@@ -54,9 +56,7 @@ ssize_t st_slurp(const char *path, char *to, size_t size);
 /* lookup.c: the file that this code is in, as the linker knows it. */
 const char *st_own_file(void);
 
-/* select.c: whether n is in a list of ranges such as "0-7,16"; -1 where it is none. Whether one of a comma list of patterns matches an
- * executable: its path where the pattern has a slash, else its name. */
-int st_in_ranges(const char *list, uint64_t n);
+/* select.c: whether one of a comma list of patterns matches an executable: its path where the pattern has a slash, else its name. */
 int st_glob_any(const char *patterns, const char *path);
 
 /* Identity of the process, read when it is first needed. */

@@ -198,8 +198,7 @@ static void chart(const void *key, struct st_object *o, const uint8_t *in, uint6
                      page_object(where, get24(qpc + QPC_PAGE)));
     q.ring = st_memory_at(number_in(where, memory), get64(in + MAILBOX_RING_OFFSET));
     q.record = st_memory_at(number_in(where, record), get64(qpc + QPC_RECORD));
-    if (q.ring)
-        st_queue_add(&q);
+    st_queue_add(&q); /* one whose ring is not known is rung all the same */
 }
 
 static void queue_pair_made(struct ibv_context *c, const void *key, const uint8_t *in, size_t inlen, uint32_t qpn)
@@ -293,6 +292,8 @@ ST_EXPORT int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *obj, const void *in
         int mask = rc == 0 && o->id && (ends || inlen >= QPC_END) ? change(command, (const uint8_t *)in + MAILBOX_QPC, &a) : 0;
         if (mask)
             st_verbs.change(o, &a, (unsigned)mask);
+        if (mask && command == TO_RESET_QP)
+            st_queue_reset(obj);
     }
     leave_verbs(t);
     return rc;

@@ -15,8 +15,7 @@ static struct memory {
     const void *key;
     uint64_t number, address, size;
 } memories[MEMORIES];
-_Atomic uint32_t st_queues_changed;
-void (*_Atomic st_queue_goes)(uint32_t page);
+void (*_Atomic st_queue_changes)(uint32_t page, const void *key, enum st_queue_change change);
 
 static void lock(void)
 {
@@ -58,27 +57,53 @@ void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t 
 
 void st_memory_gone(const void *key) { DROP(memories, MEMORIES, key); }
 
+bool st_queue_by(const void *key, struct st_queue *out)
+{
+    bool found = false;
+    lock();
+    for (unsigned i = 0; i < QUEUES && !found; i++)
+        if (queues[i].key == key) {
+            *out = queues[i];
+            found = true;
+        }
+    unlock();
+    return found;
+}
+
+static void tell(const void *key, enum st_queue_change change)
+{
+    void (*changes)(uint32_t, const void *, enum st_queue_change) = __atomic_load_n(&st_queue_changes, __ATOMIC_ACQUIRE);
+    struct st_queue q;
+    if (changes && st_queue_by(key, &q))
+        changes(q.page, key, change);
+}
+
 void st_queue_add(const struct st_queue *q)
 {
     PUT(queues, QUEUES, *q);
-    __atomic_fetch_add(&st_queues_changed, 1, __ATOMIC_RELEASE);
+    tell(q->key, ST_QUEUE_COMES);
 }
 
 void st_queue_gone(const void *key)
 {
-    void (*goes)(uint32_t) = __atomic_load_n(&st_queue_goes, __ATOMIC_ACQUIRE);
-    uint32_t page = 0;
+    tell(key, ST_QUEUE_GOES);
+    DROP(queues, QUEUES, key);
+}
+
+void st_queue_seen(const void *key, uint32_t index)
+{
     lock();
     for (unsigned i = 0; i < QUEUES; i++)
         if (queues[i].key == key)
-            page = queues[i].page;
+            queues[i].index = index;
     unlock();
-    if (goes && page)
-        goes(page);
-    DROP(queues, QUEUES, key);
-    __atomic_fetch_add(&st_queues_changed, 1, __ATOMIC_RELEASE);
-    if (goes && page)
-        goes(page);
+}
+
+void st_queue_reset(const void *key)
+{
+    tell(key, ST_QUEUE_GOES);
+    st_queue_seen(key, 0);
+    tell(key, ST_QUEUE_COMES);
 }
 
 uint64_t st_memory_at(uint64_t number, uint64_t offset)

@@ -12,11 +12,12 @@ struct st_queue {
     const void *key;     /* what stands for it in the program; NULL: free */
     struct st_object *object; /* wiped in a forked child, and so is of no use there */
     uint32_t qpn, page;  /* page: number of its page of doorbells */
-    uint64_t ring;       /* address of the first block of 64 bytes */
+    uint64_t ring;       /* address of the first block of 64 bytes; 0: not known */
     uint32_t blocks;     /* a power of two */
     uint64_t record;     /* address of the doorbell record; 0: not known */
     bool dynamic;        /* dynamically connected: each element has an address vector */
     uint8_t device;      /* whose elements are in it: enum element_device */
+    uint32_t index;      /* of the element behind the last one that was rung, as far as it was watched */
 };
 
 /* A page of doorbells: what a program may ring lies in size bytes from reg on. */
@@ -36,15 +37,20 @@ ST_PUBLIC void st_memory_gone(const void *key);
 ST_PUBLIC uint64_t st_memory_at(uint64_t number, uint64_t offset);
 ST_PUBLIC void st_queue_add(const struct st_queue *q);
 ST_PUBLIC void st_queue_gone(const void *key);
+/* How far it was rung, for whoever watches it next. */
+ST_PUBLIC void st_queue_seen(const void *key, uint32_t index);
+/* Its next element is the first again. */
+ST_PUBLIC void st_queue_reset(const void *key);
+/* Copies what is known of it. false: nothing. */
+ST_PUBLIC bool st_queue_by(const void *key, struct st_queue *out);
 
 /* The page that an address lies in. false: none. */
 ST_PUBLIC bool st_page_of(uint64_t address, struct st_page *out);
 /* The queues of a page: at most n of them are copied; how many there are. */
 ST_PUBLIC unsigned st_queues_of(uint32_t page, struct st_queue *out, unsigned n);
 
-/* Raised when queues come and go, so that who watches pages looks again. */
-extern ST_PUBLIC _Atomic uint32_t st_queues_changed;
-/* Called before a queue of a page goes, when what was rung is still to be read, and after it, when its ring must not be touched any longer. NULL: nobody watches. */
-extern ST_PUBLIC void (*_Atomic st_queue_goes)(uint32_t page);
+/* Called when a queue has come to a page, and before one goes: what was rung is still to be read then, and its ring must not be touched afterwards. NULL: nobody watches. */
+enum st_queue_change { ST_QUEUE_COMES, ST_QUEUE_GOES };
+extern ST_PUBLIC void (*_Atomic st_queue_changes)(uint32_t page, const void *key, enum st_queue_change change);
 
 #endif

@@ -281,6 +281,15 @@ int st_nccl_events(void)
     return events;
 }
 
+bool st_doorbells(struct st_doorbells *out)
+{
+    int saved = errno;
+    bool wanted = !__atomic_load_n(&st_config.off, __ATOMIC_RELAXED) && !process_start(true);
+    *out = st_config.doorbells;
+    errno = saved;
+    return wanted;
+}
+
 /* ---- definitions -------------------------------------------------------------------------------------------------------------- */
 
 /* Takes the lock; st_define_end gives it back. */

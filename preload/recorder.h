@@ -182,6 +182,19 @@ ST_PUBLIC enum st_kernels st_wants_kernels(void);
 /* The events of NCCL's profiler interface that the profile asks for (nccl.events); 0 where nothing is recorded. */
 ST_PUBLIC int st_nccl_events(void);
 
+/* What the profile says of doorbells ([doorbell]). */
+struct st_doorbells {
+    bool enabled;
+    uint32_t threads;   /* at most */
+    uint8_t poll;       /* enum spin */
+    uint32_t threshold; /* elements: batch_threshold */
+    const char *cpus;   /* ranges; "": any */
+};
+/* false: nothing is recorded. Reads the configuration, but makes no file. */
+ST_PUBLIC bool st_doorbells(struct st_doorbells *out);
+/* Whether n is in a list of ranges such as "0-7,16"; -1 where it is none. */
+ST_PUBLIC int st_in_ranges(const char *list, uint64_t n);
+
 /* ---- objects ------------------------------------------------------------------------------------------------------------- */
 
 struct st_name {

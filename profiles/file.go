@@ -233,12 +233,12 @@ func (w *walker) text(key *Key, n *unstable.Node) (string, error) {
 			return "", wrong("a whole number")
 		}
 		return strings.ReplaceAll(string(n.Data), "_", ""), nil
-	case Ranges:
+	case Ranges, CPUs:
 		if n.Kind == unstable.Integer {
 			return string(n.Data), nil
 		}
 		if n.Kind != unstable.String {
-			return "", wrong(`a string of ranks such as "0-7,16"`)
+			return "", wrong(map[Kind]string{Ranges: `a string of ranks such as "0-7,16"`, CPUs: `a string of processors such as "2-3,8"`}[key.Kind])
 		}
 	case List, Patterns:
 		example := `["bash", "*/bin/python*"]`

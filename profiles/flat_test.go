@@ -37,6 +37,11 @@ processes.exclude=
 epoch.interval=0ns
 epoch.phases=false
 ucx.level=auto
+doorbell.enabled=true
+doorbell.batch_threshold=128
+doorbell.poll=auto
+doorbell.cpus=
+doorbell.threads=2
 gpu.kernels=launches
 gpu.counters=true
 nccl.events=coll,p2p,proxy
@@ -112,7 +117,7 @@ func TestFlatFileRefusesWhatItCannotHold(t *testing.T) {
 
 func TestParseFlat(t *testing.T) {
 	pairs, err := ParseFlat([]byte(flatExample + "new.key=a=b c\n"))
-	if err != nil || len(pairs) != 43 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
+	if err != nil || len(pairs) != 48 || pairs["run.world"] != "4" || pairs["new.key"] != "a=b c" {
 		t.Errorf("got %v, %v", pairs, err)
 	}
 	for name, text := range map[string]string{

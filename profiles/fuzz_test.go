@@ -68,11 +68,11 @@ func FuzzRanges(f *testing.F) {
 		f.Add(s, int64(3))
 	}
 	f.Fuzz(func(t *testing.T, text string, rank int64) {
-		canonical, err := canonicalRanges(text)
+		canonical, err := canonicalRanges(text, "rank")
 		if err != nil {
 			return
 		}
-		again, err := canonicalRanges(canonical)
+		again, err := canonicalRanges(canonical, "rank")
 		if err != nil || again != canonical {
 			t.Fatalf("%q became %q, then %q, %v", text, canonical, again, err)
 		}

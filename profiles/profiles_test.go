@@ -124,6 +124,7 @@ func TestEveryKeyHasAnEnvironmentTwin(t *testing.T) {
 		"record.back_end": "written", "ucx.level": "uct", "gpu.kernels": "times", "gpu.counters": "off", "nccl.events": "coll,steps", "clock.source": "messages", "clock.warn_above": "5us", "clock.repair": "on", "merge.at_job_end": "no", "merge.exports": "json", "merge.memory": "70MiB",
 		"record.nvtx": "off", "window.start": "closed", "window.delay": "90s", "window.duration": "1h", "window.max_events": "5", "window.control": "no",
 		"ranks.include": "9, 0-7,8", "ranks.exclude": "3", "processes.exclude": "bash, python*", "epoch.interval": "10s", "epoch.phases": "yes",
+		"doorbell.enabled": "no", "doorbell.batch_threshold": "512", "doorbell.poll": "umwait", "doorbell.cpus": "4,2-3", "doorbell.threads": "1",
 		"merge.keep_captures": "0", "merge.slurm_bytes": "1GiB", "merge.slurm_time": "2m", "merge.slurm_workers": "4", "merge.slurm_nice": "19", "output.directory": "/o/%u"}
 	for i := range Keys {
 		k := &Keys[i]

@@ -21,8 +21,12 @@ const (
 	Number               // a whole number, from 0
 	Ranges               // of ranks: "0-7,16"
 	Patterns             // list of patterns of executables
+	CPUs                 // of processors: "2-3,8"
 	Path                 // a directory, may hold placeholders; empty means the default said in Doc
 )
+
+// MaxQueue is how many elements the largest queue of an adapter holds (mlx5: log_max_qp_sz of at most 15).
+const MaxQueue = 32768
 
 // Key describes one key of a profile. Keys is the only place where a key is declared; the README's table, `explain`, `export`
 // and every error message are made from it.
@@ -32,7 +36,8 @@ type Key struct {
 	Default  string // in the flat file's spelling
 	Doc      string
 	Valid    []string // for Enum and List
-	Min, Max int64    // for Size, in bytes; Max 0 means no upper bound. Min for Duration, in ns, but that 0 is allowed
+	Min, Max int64    // for Size, in bytes, and Number; Max 0 means no upper bound. Min for Duration, in ns, but that 0 is allowed
+	Beyond   string   // for Number: why not more than Max
 	Power2   bool     // for Size: a power of two
 	Needed   bool     // for List: at least one entry
 	FileOnly bool     // describes the file itself: no environment twin, not in --set
@@ -86,6 +91,16 @@ var Keys = []Key{
 		Doc: "Counts and matrix are kept apart for each phase (NVTX range, sigmatrace_phase_begin) that the calling thread is in, the innermost."},
 	{Name: "ucx.level", Kind: Enum, Default: "auto", Valid: []string{"auto", "ucp", "uct"},
 		Doc: "How far down provider ucx records. ucp: the calls of UCP. uct: also the operations of UCT that they lead to, on each transport and device. auto: uct in full mode, ucp in the others."},
+	{Name: "doorbell.enabled", Kind: Bool, Default: "true",
+		Doc: "With provider cuda: GPU kernels ring at a page of the recorder's, from where a thread passes doorbells on to the device. false: they ring at the device, and what they post is not seen."},
+	{Name: "doorbell.batch_threshold", Kind: Number, Default: "128", Max: MaxQueue, Beyond: "the largest queue holds,",
+		Doc: "Elements that may have been rung for and not yet copied: the doorbell that goes beyond waits for the copies before it is passed on, so that the queue does not go round over them. 0: each waits for its own. Not more than the largest queue holds; for a queue of less than twice as many it is half of what that holds."},
+	{Name: "doorbell.poll", Kind: Enum, Default: "auto", Valid: []string{"auto", "pause", "umwait", "mwaitx", "yield"},
+		Doc: "How the thread that looks for doorbells waits. umwait, mwaitx: until the page is written to, where the processor has that; else pause, which takes a whole core while doorbells are rung, and yield, which leaves the core to others each time. auto: the first of them that the processor has. After a second without a doorbell it sleeps for a ten-thousandth of the time since the last one."},
+	{Name: "doorbell.cpus", Kind: CPUs,
+		Doc: "Processors that the threads of a process for doorbells may run on; empty: those of the program's thread that first asks for a page."},
+	{Name: "doorbell.threads", Kind: Number, Default: "2",
+		Doc: "Most threads that a process may have for doorbells. They are two, however many pages there are: one passes doorbells on and calls nothing that may wait, another copies and decodes. With less, kernels ring at the device, and what they post is not seen."},
 	{Name: "gpu.kernels", Kind: Enum, Default: "launches", Valid: []string{"off", "launches", "times"},
 		Doc: "What provider cuda records of kernels. launches: each launch, with function, grid, block and stream; counts alone in mode aggregate. times: also when each kernel ran, by CUPTI, NVIDIA's library for tools, where that is there and nothing else in the program uses it; launches take longer then (tests/gpu/kernels.sh measures it). off: nothing."},
 	{Name: "gpu.counters", Kind: Bool, Default: "true",
@@ -181,9 +196,11 @@ func (k *Key) Canonical(text string) (string, error) {
 	case Duration:
 		return k.canonicalDuration(text)
 	case Number:
-		return canonicalNumber(text)
+		return k.canonicalNumber(text)
 	case Ranges:
-		return canonicalRanges(text)
+		return canonicalRanges(text, "rank")
+	case CPUs:
+		return canonicalRanges(text, "processor")
 	case Patterns:
 		var items []string
 		for item := range strings.SplitSeq(text, ",") {
@@ -256,9 +273,15 @@ func (k *Key) Describe() string {
 		}
 		return s
 	case Number:
-		return "number, from 0"
+		s := fmt.Sprintf("number, from %d", k.Min)
+		if k.Max > 0 {
+			s += fmt.Sprintf(" to %d", k.Max)
+		}
+		return s
 	case Ranges:
 		return "ranks and ranges, such as 0-7,16"
+	case CPUs:
+		return "processors and ranges, such as 2-3,8"
 	case Patterns:
 		return "list of patterns"
 	case Path:

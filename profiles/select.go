@@ -33,10 +33,19 @@ func (k *Key) canonicalDuration(text string) (string, error) {
 	return strconv.FormatInt(int64(d), 10) + "ns", nil
 }
 
-func canonicalNumber(text string) (string, error) {
+func (k *Key) canonicalNumber(text string) (string, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
-	if err != nil || n > maxNumber {
-		return "", &Problem{What: fmt.Sprintf("%q is not a number", text), Advice: "write a whole number; 0 means no limit"}
+	switch {
+	case err != nil || n > maxNumber:
+		advice := "write a whole number; 0 means no limit"
+		if k.Max > 0 {
+			advice = fmt.Sprintf("write a whole number from %d to %d", k.Min, k.Max)
+		}
+		return "", &Problem{What: fmt.Sprintf("%q is not a number", text), Advice: advice}
+	case int64(n) < k.Min:
+		return "", &Problem{What: fmt.Sprintf("%d is less than %d", n, k.Min)}
+	case k.Max > 0 && int64(n) > k.Max:
+		return "", &Problem{What: strings.Join(strings.Fields(fmt.Sprintf("%d is more than %s %d", n, k.Beyond, k.Max)), " ")}
 	}
 	return strconv.FormatUint(n, 10), nil
 }
@@ -44,8 +53,8 @@ func canonicalNumber(text string) (string, error) {
 // span is a range of ranks, both ends included.
 type span struct{ first, last uint64 }
 
-// canonicalRanges reads "0-7,16" and returns it in order, without overlaps and spaces.
-func canonicalRanges(text string) (string, error) {
+// canonicalRanges reads "0-7,16" and returns it in order, without overlaps and spaces; of: a rank, say.
+func canonicalRanges(text, of string) (string, error) {
 	if strings.TrimSpace(text) == "" {
 		return "", nil
 	}
@@ -59,7 +68,7 @@ func canonicalRanges(text string) (string, error) {
 		}
 		switch {
 		case err != nil || s > maxNumber || e > maxNumber:
-			return "", &Problem{What: fmt.Sprintf("%q is not a rank or a range of ranks", strings.TrimSpace(item)), Advice: "write ranks and ranges, comma separated, such as 0-7,16"}
+			return "", &Problem{What: fmt.Sprintf("%q is not a %s or a range of %[2]ss", strings.TrimSpace(item), of), Advice: "write " + of + "s and ranges, comma separated, such as 0-7,16"}
 		case e < s:
 			return "", &Problem{What: fmt.Sprintf("the range %s ends before it begins", strings.TrimSpace(item))}
 		}

@@ -116,6 +116,7 @@ const (
 	DefEpoch               = 106
 	DefWindow              = 107
 	DefDoorbellQueue       = 112
+	DefDoorbellWatch       = 113
 	DefDoorbellTarget      = 115
 	DefVerbsQpNumber       = 116
 	DefGpuDevice           = 118
@@ -554,6 +555,12 @@ const (
 	DefDoorbellQueueBlocks             = 2
 	DefDoorbellQueueOfGpu              = 3
 	DefDoorbellQueueDevice             = 4
+	DefDoorbellQueueThreshold          = 5
+	DefDoorbellWatchPoll               = 0
+	DefDoorbellWatchThreads            = 1
+	DefDoorbellWatchThreshold          = 2
+	DefDoorbellWatchCpus               = 3
+	DefDoorbellWatchReason             = 4
 	DefDoorbellTargetObject            = 0
 	DefDoorbellTargetQpn               = 1
 	DefDoorbellTargetDlid              = 2
@@ -1401,7 +1408,15 @@ var Default = (&Catalogue{Version: 1,
 			{"blocks", 0, "", 0, "of 64 bytes"},
 			{"of_gpu", 0, "", 0, "1: the ring lies in a GPU's memory"},
 			{"device", 6, "element_device", 0, "whose elements are in it"},
+			{"threshold", 0, "", 0, "elements rung for and not yet copied at which a doorbell waits: the profile's, but not more than half of what the ring holds"},
 		}, "A queue pair whose ring is read when it is rung: what is posted to it is of layer doorbell."},
+		{113, "doorbell_watch", []Field{
+			{"poll", 12, "", 0, "how the thread that looks waits"},
+			{"threads", 0, "", 0, ""},
+			{"threshold", 0, "", 0, "the profile's"},
+			{"cpus", 12, "", 0, "that the threads may run on; empty: those of the program"},
+			{"reason", 12, "", 0, "why it is not as the profile has it; empty: it is"},
+		}, "How this process's doorbells are looked at."},
 		{115, "doorbell_target", []Field{
 			{"object", 5, "", 0, ""},
 			{"qpn", 0, "", 0, "of the dynamically connected target"},

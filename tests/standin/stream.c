@@ -2,12 +2,16 @@
 #include "cuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-enum kind { COPY, KERNEL, EVENT, END };
+enum kind { COPY, KERNEL, EVENT, SLEEP, END };
+
+static _Atomic int kernels; /* that run */
 
 struct task {
 	struct task *next;
@@ -61,6 +65,11 @@ static void run_kernel(CUstream s, const struct task *t)
 	o->ran(&r);
 }
 
+static __attribute__((noinline)) void copy_memory(const struct task *t)
+{
+	memmove(standin_gpu(t->dst), standin_gpu(t->src), t->n);
+}
+
 static void *run(void *arg)
 {
 	CUstream s = arg;
@@ -81,9 +90,13 @@ static void *run(void *arg)
 			return NULL;
 		}
 		if (t->kind == COPY) {
-			memmove(standin_gpu(t->dst), standin_gpu(t->src), t->n);
+			copy_memory(t);
 		} else if (t->kind == KERNEL) {
+			atomic_fetch_add(&kernels, 1);
 			run_kernel(s, t);
+			atomic_fetch_sub(&kernels, 1);
+		} else if (t->kind == SLEEP) {
+			usleep(t->n);
 		} else {
 			pthread_mutex_lock(&t->event->mu);
 			t->event->reached++;
@@ -215,9 +228,25 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s)
 	return give(s, &(struct task){ .kind = COPY, .dst = dst, .src = src, .n = n });
 }
 
+/* As STANDIN_TO_HOST has it, the driver is slow, lets its callers wait, or fails. */
+static CUresult hinder(CUstream s)
+{
+	const char *how = getenv("STANDIN_TO_HOST");
+	const uint64_t us = how ? strtoull(how, NULL, 10) : 0;
+
+	if (us)
+		return give(s, &(struct task){ .kind = SLEEP, .n = us });
+	if (how && !strcmp(how, "waits"))
+		while (atomic_load(&kernels))
+			usleep(100);
+	return how && !strcmp(how, "fails") ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s)
 {
-	return cuMemcpyAsync((uintptr_t)dst, src, n, s);
+	const CUresult rc = hinder(s);
+
+	return rc ? rc : cuMemcpyAsync((uintptr_t)dst, src, n, s);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s)

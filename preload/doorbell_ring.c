@@ -1,0 +1,220 @@
+/* A doorbell: what it covers, what it waits for, and how it is passed on. All of it with the lock. */
+#define _GNU_SOURCE
+#include "doorbell.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+uint64_t bell_milliseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void ring(const struct bell_page *w, unsigned area, uint64_t value)
+{
+    __atomic_store_n((volatile uint64_t *)(w->reg + area * BELL_AREA), value, __ATOMIC_RELEASE);
+    st_flush_stores(); /* a register that combines writes would keep it back, and join it with the next */
+}
+
+/* How many elements are behind the oldest that was not copied yet. */
+static uint32_t outstanding(const struct bell_queue *o)
+{
+    uint32_t out = BELL_GET(o->rungs_out);
+    return out == o->rungs_in ? 0 : o->index - o->rungs[out & (o->q.blocks - 1)].from;
+}
+
+/* The longest that a doorbell is held back for copies: then elements are lost, and not the doorbell. A driver may have its callers wait for a kernel that waits for
+ * the doorbell; but a thread may also wait as long for a processor. */
+enum { LONGEST_MS = 2000 };
+
+/* Waits until all that was rung for has been read. */
+void bell_wait(struct bell_queue *o)
+{
+    static bool stuck; /* the copying thread was, in the round stuck_in: it is not waited for again */
+    static uint32_t stuck_in;
+    uint32_t round = copier_round();
+    uint64_t until = 0;
+    if ((stuck && round == stuck_in) || (o->late && BELL_GET(o->rungs_out) == o->late_at))
+        return;
+    o->late = false;
+    for (unsigned i = 0; BELL_GET(o->rungs_out) != o->rungs_in; i++) {
+        if (i % 64 == 0)
+            copier_wake();
+        if (i % 64 == 63) {
+            uint64_t now = bell_milliseconds();
+            until = until ? until : now + LONGEST_MS;
+            if (now >= until) {
+                stuck = copier_round() == round;
+                stuck_in = round;
+                o->late = true;
+                o->late_at = BELL_GET(o->rungs_out);
+                return;
+            }
+        }
+        if (i < 1000)
+            st_pause();
+        else
+            sched_yield();
+    }
+}
+
+/* Has the elements copied. They may lie over those of doorbells that were not read yet, if those could not be waited for. */
+static void keep_elements(struct bell_queue *o, uint32_t from, uint32_t to, uint64_t now)
+{
+    uint32_t mask = o->q.blocks - 1, n = to - from, at = from & mask, first = n < o->q.blocks - at ? n : o->q.blocks - at;
+    if (outstanding(o) + n > o->q.blocks) {
+        __atomic_fetch_add(&o->skipped, n, __ATOMIC_RELAXED);
+        o->index = to;
+        return;
+    }
+    if (!o->context) {
+        memcpy(o->blocks + (size_t)at * BELL_BLOCK, (const void *)(uintptr_t)(o->q.ring + (uint64_t)at * BELL_BLOCK), (size_t)first * BELL_BLOCK);
+        memcpy(o->blocks, (const void *)(uintptr_t)o->q.ring, (size_t)(n - first) * BELL_BLOCK);
+    }
+    o->rungs[o->rungs_in & mask] = (struct rung){from, to, now};
+    o->index = to;
+    BELL_SET(o->rungs_in, o->rungs_in + 1);
+    copier_wake();
+}
+
+/* The queue goes on up to an index, for which `value` rings. wait: for copies, as the threshold says. */
+static void advance(struct bell_page *w, struct bell_queue *o, unsigned area, uint64_t value, uint64_t now, uint16_t index, bool wait)
+{
+    uint32_t n = (uint16_t)(index - o->index), to = o->index + n, from = o->index;
+    if (!n || (n > o->q.blocks && n >= 0x8000) || !o->read) { /* an older one than its record told of, or not to be followed */
+        if (!o->read)
+            o->index = to;
+        ring(w, area, value);
+        return;
+    }
+    bool before = !o->context || (wait && n > o->threshold); /* to be read before it is passed on; for the host's memory that takes no time */
+    if (wait && o->context && outstanding(o) + n > o->threshold)
+        bell_wait(o);
+    if (!before)
+        ring(w, area, value);
+    if (n > o->q.blocks) { /* what was in the ring before has been overwritten */
+        __atomic_fetch_add(&o->skipped, n - o->q.blocks, __ATOMIC_RELAXED);
+        from = to - o->q.blocks;
+    }
+    if (wait && outstanding(o) + (to - o->index) > o->q.blocks)
+        bell_wait(o);
+    keep_elements(o, from, to, now);
+    if (before && o->context)
+        bell_wait(o);
+    if (before)
+        ring(w, area, value);
+}
+
+void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index)
+{
+    uint8_t bell[8] = {0, (uint8_t)(index >> 8), (uint8_t)index, 0, (uint8_t)(o->q.qpn >> 16), (uint8_t)(o->q.qpn >> 8), (uint8_t)o->q.qpn, 0};
+    uint16_t n = (uint16_t)(index - o->index);
+    uint64_t value;
+    if (!n || (n > o->q.blocks && n >= 0x8000))
+        return; /* as far as it has been rung for, or less */
+    memcpy(&value, bell, sizeof value);
+    advance(w, o, 0, value, now, index, !o->record_context);
+}
+
+/* Several queues ring at one page, and a doorbell may have overwritten another's before we looked: their records say how far each is to go. */
+static void look_at_records(struct bell_page *w, uint64_t now)
+{
+    bool ask = false;
+    for (struct bell_queue *o = w->queues; o; o = o->next) {
+        if (!o->record_known)
+            continue;
+        if (o->record_context) {
+            ask = true;
+            continue;
+        }
+        const volatile uint8_t *record = (const volatile uint8_t *)(uintptr_t)(o->q.record + 4); /* the first four bytes are the receive queue's */
+        uint32_t be = __atomic_load_n((const volatile uint32_t *)record, __ATOMIC_ACQUIRE);
+        bell_told(w, o, now, (uint16_t)(be >> 16 << 8 | be >> 24));
+    }
+    if (ask) {
+        BELL_SET(w->asked, w->asked + 1);
+        copier_wake();
+    }
+}
+
+struct bell {
+    uint64_t value;
+    uint32_t index, qpn;
+};
+
+/* The next index, or the control segment of the last element (BlueFlame). */
+static struct bell read_bell(uint64_t value)
+{
+    uint8_t b[8];
+    memcpy(b, &value, sizeof b);
+    unsigned segments = b[7] & 0x3f;
+    uint32_t index = (uint32_t)b[1] << 8 | b[2];
+    if (b[3] || segments)
+        index += (segments * 16 + BELL_BLOCK - 1) / BELL_BLOCK;
+    return (struct bell){value, index & 0xffff, (uint32_t)b[4] << 16 | (uint32_t)b[5] << 8 | b[6]};
+}
+
+static void rung(struct bell_page *w, unsigned area, const struct bell *b, uint64_t now)
+{
+    struct bell_queue *o = w->queues;
+    while (o && o->q.qpn != b->qpn)
+        o = o->next;
+    if (o)
+        advance(w, o, area, b->value, now, (uint16_t)b->index, true);
+    else
+        ring(w, area, b->value);
+}
+
+volatile uint64_t *bell_word(const struct bell_page *w, unsigned area) { return (volatile uint64_t *)(w->page + area * BELL_AREA); }
+
+/* At a page of several queues the adapter may find by itself in a queue's record what was not passed on yet, each time that another is rung. So nothing is passed on as long as
+ * the records are not read, and the elements that they told of not copied. */
+static bool held_back(struct bell_page *w)
+{
+    bool behind = BELL_GET(w->answered) != w->asked;
+    for (const struct bell_queue *o = w->queues; o; o = o->next)
+        behind = behind || (o->context && outstanding(o) > o->threshold);
+    if (!behind) {
+        w->held_since = 0;
+        return false;
+    }
+    uint64_t now = bell_milliseconds();
+    w->held_since = w->held_since ? w->held_since : now;
+    return now - w->held_since < LONGEST_MS;
+}
+
+static bool is_shared(const struct bell_page *w) { return w->queues && w->queues->next; }
+
+/* What is rung is taken out of the page, so that the same value is seen when it is rung again, as by a queue whose number came back. */
+bool bell_look(struct bell_page *w, bool hold)
+{
+    struct bell b[BELL_AREAS];
+    unsigned n = 0, area[BELL_AREAS];
+    for (unsigned a = 0; a < BELL_AREAS && a * BELL_AREA + 8 <= w->size; a++)
+        if (__atomic_load_n(bell_word(w, a), __ATOMIC_RELAXED)) {
+            if (hold && is_shared(w) && held_back(w))
+                return true;
+            b[n] = read_bell(__atomic_exchange_n(bell_word(w, a), 0, __ATOMIC_ACQ_REL));
+            area[n++] = a;
+        }
+    if (!n)
+        return false;
+    uint64_t now = st_clock();
+    /* two buffers in turn: the older one first */
+    unsigned first = n == 2 && b[0].qpn == b[1].qpn && (int16_t)(b[0].index - b[1].index) > 0;
+    for (unsigned i = 0; i < n; i++)
+        rung(w, area[i ^ first], &b[i ^ first], now);
+    if (is_shared(w))
+        look_at_records(w, now);
+    return true;
+}
+
+void bell_look_again(struct bell_page *w)
+{
+    bell_look(w, false);
+    if (is_shared(w))
+        look_at_records(w, st_clock());
+}

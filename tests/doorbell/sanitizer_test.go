@@ -1,0 +1,56 @@
+package doorbell
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/sources"
+)
+
+// Recorder, providers and bell_check in one program, under each sanitizer.
+func TestSanitizers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not part of the quick run")
+	}
+	suppressions, err := filepath.Abs("testdata/tsan.supp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := "../softhca/clients/"
+	for name, flags := range map[string]string{"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program := filepath.Join(t.TempDir(), "bell_check")
+			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-D_GNU_SOURCE=", "-I", "../../preload", "-o", program,
+				clients + "check.c", clients + "devx.c", clients + "gpu.c", clients + "bell_check.c"}
+			args = append(args, slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"), sources.Provider(t, "cuda"))...)
+			lib := t.TempDir() // the driver, under the sanitizer too: it has most of the threads
+			driver, err := filepath.Glob("../standin/*.c")
+			if err != nil || len(driver) == 0 {
+				t.Fatalf("%v, %v", driver, err)
+			}
+			shared := append([]string{"-O1", "-g", flags, "-fno-sanitize-recover=all", "-fPIC", "-shared", "-D_GNU_SOURCE", "-Wl,-soname,libcuda.so.1", "-o", filepath.Join(lib, "libcuda.so.1")}, driver...)
+			if b, err := exec.Command("gcc", shared...).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, b)
+			}
+			args = append(args, filepath.Join(lib, "libcuda.so.1"), "-lmlx5", "-libverbs", "-lpthread", "-ldl")
+			if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, b)
+			}
+			cases := []struct{ name, how string }{{"stream", "3000,8,1,64"}, {"stream", "3000,6,4,32,host"}, {"pair", "1000,8,1,20"}, {"unregistered", "3000,8,1,64"}, {"two_gpus", "1000,8,1,64"},
+				{"follow", "300,6,1,16"}, {"many", "1000,6,1,8"}, {"overtaken", "80,6,1,1"}}
+			if name == "address" { // the thread sanitizer does not follow a program with threads into a child
+				cases = append(cases, struct{ name, how string }{"forked", "3000,8,1,64"})
+			}
+			for _, c := range cases {
+				options := []string{"env", "-u", "LD_PRELOAD", "ASAN_OPTIONS=detect_leaks=0", "TSAN_OPTIONS=halt_on_error=1 report_mutex_bugs=0 report_thread_leaks=0 suppressions=" + suppressions}
+				_, info, want := bells(t, "full", c.name, c.how, recording{before: options, own: program, lib: lib})
+				if c.name != "overtaken" {
+					accounted(t, info, want["write"].Count, false)
+				}
+			}
+		})
+	}
+}
