@@ -68,7 +68,7 @@ func TestNoneLost(t *testing.T) {
 
 // A ring that goes round over elements that were rung for and not copied yet: a driver that takes its time. None is taken for another.
 func TestIndexOvertake(t *testing.T) {
-	_, info, want := bells(t, "full", "stream", "5000,9,1,512", recording{set: []string{"doorbell.batch_threshold=512"}, env: []string{"STANDIN_TO_HOST=3000"}})
+	_, info, want := bells(t, "full", "stream", "5000,9,1,512", recording{set: []string{"doorbell.batch_threshold=512"}, env: []string{"STANDIN_TO_HOST=30000"}})
 	accounted(t, info, want["write"].Count, false)
 	if info.Lost.Events == 0 {
 		t.Error("none was lost")

@@ -21,7 +21,7 @@ int main(int argc, char **argv)
         return 2;
     q.object = st_object_new(ST_KIND_QP, 1);
     st_def_verbs_qp(q.object->id, 0, 0, q.qpn, q.dynamic ? 255 : 2, 0, 0, 0, 0, q.blocks, 0, 0);
-    st_def_doorbell_queue(q.object->id, 0, q.blocks, 0, q.device);
+    st_def_doorbell_queue(q.object->id, 0, q.blocks, 0, q.device, 0);
     decode(t, st_clock(), &q, ring, n[4], n[5]);
     st_leave(t, ST_LAYER_DOORBELL);
     free(ring);
