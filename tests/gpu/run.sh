@@ -110,8 +110,9 @@ all collectives 2 90 calls "${network[@]}" -- python3 "$here/collectives.py"
 all collectives-gdr 2 90 calls "${network[@]}" NCCL_NET_GDR_LEVEL=SYS -- python3 "$here/collectives.py"
 finished
 failed=$?
-for script in kernels nccl; do
-	[ -x "$here/$script.sh" ] && [ -n "${RECORDER:-}" ] && wanted $script || continue
-	"$here/$script.sh" "$libraries" "$results" || failed=1
-done
+end_mps # times of kernels are not to be had under it, and nccl.sh starts its own where it takes one
+if [ -n "${RECORDER:-}" ]; then
+	wanted kernels && { "$here/kernels.sh" "$RECORDER" || failed=1; }
+	wanted nccl && { "$here/nccl.sh" "$libraries" "$results" 1 || failed=1; }
+fi
 exit $failed
