@@ -40,7 +40,7 @@ one() {
 	if [ $status -eq 0 ] && ! cat "$results/$name".[0-9]* | grep -q '^FAIL'; then
 		echo "ok $name ($(cat "$results/$name".[0-9]* | grep -c '^ok') checks, $SECONDS s)"
 	else
-		echo "FAIL $name: status $status: $(cat "$results/$name".[0-9]* 2>&1 | grep '^FAIL' | head -3 | tr '\n' ';') $(tail -qn 2 "$results/$name".[0-9]* "$results/$name.launch" 2>&1 | tr '\n' ';')"
+		echo "FAIL $name: status $status: $(cat "$results/$name".[0-9]* 2>&1 | grep '^FAIL\|^crash: ' | head -3 | tr '\n' ';') $(tail -qn 2 "$results/$name".[0-9]* "$results/$name.launch" 2>&1 | tr '\n' ';')"
 	fi
 	[ "$mode" != none ] && [ $status -eq 0 ] || return 0
 	if $check "$name" >"$results/$name.seen" 2>&1; then
@@ -91,6 +91,7 @@ finished() {
 	! grep -q '^FAIL' "$work/all"
 }
 
+[ -z "${RECORDER:-}" ] || [ ! -e "$RECORDER/gpu/crash.so" ] || export CRASH=$RECORDER/gpu/crash.so
 begin_mps
 compile nvshmem -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
 compile bfs -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
