@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -33,6 +34,7 @@ static inline int st_pthread_sigmask(int how, const sigset_t *set, sigset_t *old
 
 struct bell_page bell_pages[BELL_PAGES];
 unsigned bell_used;
+bool bell_over;
 struct st_doorbells bell_profile;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -222,13 +224,23 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     pthread_mutex_unlock(&setting_up);
 }
 
-__attribute__((destructor)) static void end(void)
+__attribute__((destructor)) static void settle_all(void)
 {
     if (!bell_mine())
         return;
     for (unsigned i = 0; i < BELL_GET(bell_used); i++)
         if (BELL_GET(bell_pages[i].reg))
             settle(&bell_pages[i]);
+}
+
+/* As a handler of exit(): drivers came before and have theirs, which end them, called after this one. Destructors are too late to read a GPU's memory. */
+static void end(void)
+{
+    if (!bell_mine())
+        return;
+    settle_all();
+    BELL_SET(bell_over, true);
+    copier_passed();
 }
 
 /* The threads run, in this process. */
@@ -241,8 +253,9 @@ static bool start(void)
         wanted = 0;
         memset(bell_pages, 0, bell_used * sizeof *bell_pages);
         bell_used = 0;
+        bell_over = false;
     }
-    if (!st_doorbells(&bell_profile) || !bell_profile.enabled || bell_profile.threads < 2 || !copier_start())
+    if (bell_over || !st_doorbells(&bell_profile) || !bell_profile.enabled || bell_profile.threads < 2 || !copier_start())
         return false;
     BELL_SET(watching, getpid());
     if (!bell_thread(look)) {
@@ -250,6 +263,9 @@ static bool start(void)
         return false;
     }
     __atomic_store_n(&st_queue_changes, queue_changes, __ATOMIC_RELEASE);
+    static bool known; /* a forked child has it too */
+    if (!known && !atexit(end))
+        known = true;
     return true;
 }
 

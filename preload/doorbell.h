@@ -60,6 +60,7 @@ struct bell_page {
 
 extern struct bell_page bell_pages[BELL_PAGES];
 extern unsigned bell_used; /* no page is in use from here on */
+extern bool bell_over; /* the process ends, and drivers with it: they are called no more */
 extern struct st_doorbells bell_profile;
 
 #define BELL_GET(x) __atomic_load_n(&(x), __ATOMIC_ACQUIRE)

@@ -54,6 +54,10 @@ static bool step_queue(const struct bell_page *w, struct bell_queue *o)
         take_out(o, in, true);
         return true;
     }
+    if (BELL_GET(bell_over)) {
+        take_out(o, in, false);
+        return true;
+    }
     if (o->started == o->rungs_out) {
         const struct rung *first = &o->rungs[o->rungs_out & (o->q.blocks - 1)], *last = &o->rungs[(in - 1) & (o->q.blocks - 1)];
         o->failed = !start_copy(o, w->driver, first->from, last->to);
@@ -73,7 +77,7 @@ static bool answer(struct bell_page *w)
         return false;
     uint64_t now = st_clock();
     for (struct bell_queue *o = BELL_GET(w->queues); o; o = BELL_GET(o->next)) {
-        o->record[7] = o->record_context && w->driver->copy(o->record_context, o->record_stream, o->record, o->q.record + 4, 4);
+        o->record[7] = o->record_context && !BELL_GET(bell_over) && w->driver->copy(o->record_context, o->record_stream, o->record, o->q.record + 4, 4);
         if (o->record[7])
             o->record[7] = w->driver->wait(o->record_context, o->record_stream);
     }

@@ -27,11 +27,14 @@ static void *stream_in(struct bell_page *w, void *context)
     return NULL;
 }
 
-/* Where the memory at an address is reached: context and stream are NULL for the host's. false: it is not. */
-static bool reach(struct bell_page *w, uint64_t address, void **context, void **stream)
+/* Where the memory at an address is reached: context and stream are NULL for the host's. false: it is not. A driver knows no memory of GPUs that was given back, as it knows none
+ * of the host's: of_gpu is what it was registered as. */
+static bool reach(struct bell_page *w, uint64_t address, bool of_gpu, void **context, void **stream)
 {
     *stream = NULL;
-    return w->driver->context_of(address, context) && (!*context || (*stream = stream_in(w, *context)));
+    if (!w->driver->context_of(address, context))
+        return false;
+    return *context ? (*stream = stream_in(w, *context)) != NULL : !of_gpu;
 }
 
 static struct bell_queue *make(struct bell_page *w, uint32_t blocks, bool pin)
@@ -72,7 +75,7 @@ static void tell(const struct bell_queue *o)
 void bell_queue_add(struct bell_page *w, const struct st_queue *q, bool pin)
 {
     void *context = NULL, *stream = NULL;
-    bool read = q->ring && q->blocks && q->blocks <= BELL_MAX_BLOCKS && reach(w, q->ring, &context, &stream);
+    bool read = q->ring && q->blocks && q->blocks <= BELL_MAX_BLOCKS && reach(w, q->ring, q->ring_of_gpu, &context, &stream);
     struct bell_queue *o = make(w, read ? q->blocks : 1, pin && context);
     if (!o)
         return;
@@ -81,7 +84,7 @@ void bell_queue_add(struct bell_page *w, const struct st_queue *q, bool pin)
     o->read = read;
     o->context = context;
     o->stream = stream;
-    o->record_known = q->record && reach(w, q->record, &o->record_context, &o->record_stream);
+    o->record_known = q->record && reach(w, q->record, q->record_of_gpu, &o->record_context, &o->record_stream);
     o->threshold = bell_profile.threshold < q->blocks / 2 ? bell_profile.threshold : q->blocks / 2;
     o->index = q->index;
     if (read)

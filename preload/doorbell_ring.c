@@ -2,9 +2,12 @@
 #define _GNU_SOURCE
 #include "doorbell.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t bell_milliseconds(void)
 {
@@ -119,6 +122,17 @@ void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t
     advance(w, o, 0, value, now, index, !o->record_context);
 }
 
+/* Whether the host's memory is still there: the adapter keeps what it was told of, also where the program has given it back. */
+static bool there(const void *p, size_t n)
+{
+    uint8_t to[8];
+    struct iovec here = {to, n}, at = {(void *)(uintptr_t)p, n};
+    int saved = errno;
+    bool gone = process_vm_readv(getpid(), &here, 1, &at, 1, 0) < 0 && errno == EFAULT;
+    errno = saved;
+    return !gone;
+}
+
 /* Several queues ring at one page, and a doorbell may have overwritten another's before we looked: their records say how far each is to go. */
 static void look_at_records(struct bell_page *w, uint64_t now)
 {
@@ -130,8 +144,10 @@ static void look_at_records(struct bell_page *w, uint64_t now)
             ask = true;
             continue;
         }
-        const volatile uint8_t *record = (const volatile uint8_t *)(uintptr_t)(o->q.record + 4); /* the first four bytes are the receive queue's */
-        uint32_t be = __atomic_load_n((const volatile uint32_t *)record, __ATOMIC_ACQUIRE);
+        const uint32_t *record = (const uint32_t *)(uintptr_t)(o->q.record + 4); /* the first four bytes are the receive queue's */
+        if (!there(record, sizeof *record))
+            continue;
+        uint32_t be = __atomic_load_n(record, __ATOMIC_ACQUIRE);
         bell_told(w, o, now, (uint16_t)(be >> 16 << 8 | be >> 24));
     }
     if (ask) {

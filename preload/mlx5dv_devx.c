@@ -118,14 +118,13 @@ static struct mlx5dv_devx_umem *registered(struct st_thread *t, struct ibv_conte
 {
     if (m) {
         uint64_t number = number_in(scope(context), m->umem_id);
+        struct gpu g = {0};
+        bool of_gpu = &st_verbs && st_verbs.gpu_of(addr, &g);
         if (addr)
-            st_memory_add(m, number, (uintptr_t)addr, size);
+            st_memory_add(m, number, (uintptr_t)addr, size, of_gpu);
         struct st_object *o = t ? numbered(ST_KIND_UMEM, m, ST_KIND_UMEM_NUMBER, number) : st_unknown;
-        if (o->id) {
-            struct gpu g;
-            bool of_gpu = st_verbs.gpu_of(addr, &g);
+        if (o->id)
             st_def_mlx5_umem(o->id, st_verbs.device(context)->id, m->umem_id, (uintptr_t)addr, size, of_gpu, g.ordinal, g.context, g.uuid, g.uuid_size);
-        }
     }
     leave_verbs(t);
     return m;
@@ -196,8 +195,8 @@ static void chart(const void *key, struct st_object *o, const uint8_t *in, uint6
         return;
     st_def_mlx5_ring(o->id, qpn, memory_object(where, memory), get64(in + MAILBOX_RING_OFFSET), q.blocks, 64, memory_object(where, record), get64(qpc + QPC_RECORD),
                      page_object(where, get24(qpc + QPC_PAGE)));
-    q.ring = st_memory_at(number_in(where, memory), get64(in + MAILBOX_RING_OFFSET));
-    q.record = st_memory_at(number_in(where, record), get64(qpc + QPC_RECORD));
+    q.ring = st_memory_at(number_in(where, memory), get64(in + MAILBOX_RING_OFFSET), &q.ring_of_gpu);
+    q.record = st_memory_at(number_in(where, record), get64(qpc + QPC_RECORD), &q.record_of_gpu);
     st_queue_add(&q); /* one whose ring is not known is rung all the same */
 }
 

@@ -14,8 +14,10 @@ static struct st_queue queues[QUEUES];
 static struct memory {
     const void *key;
     uint64_t number, address, size;
+    bool of_gpu;
 } memories[MEMORIES];
 void (*_Atomic st_queue_changes)(uint32_t page, const void *key, enum st_queue_change change);
+void (*_Atomic st_page_goes)(uint64_t reg, uint64_t size);
 
 static void lock(void)
 {
@@ -47,11 +49,24 @@ static void unlock(void) { pthread_mutex_unlock(&mu); }
     } while (0)
 
 void st_page_add(const struct st_page *p) { PUT(pages, PAGES, *p); }
-void st_page_gone(const void *key) { DROP(pages, PAGES, key); }
 
-void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size)
+void st_page_gone(const void *key)
 {
-    struct memory m = {key, number, address, size};
+    void (*goes)(uint64_t, uint64_t) = __atomic_load_n(&st_page_goes, __ATOMIC_ACQUIRE);
+    struct st_page p = {0};
+    lock();
+    for (unsigned i = 0; i < PAGES; i++)
+        if (pages[i].key == key)
+            p = pages[i];
+    unlock();
+    if (goes && p.key)
+        goes(p.reg, p.size);
+    DROP(pages, PAGES, key);
+}
+
+void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size, bool of_gpu)
+{
+    struct memory m = {key, number, address, size, of_gpu};
     PUT(memories, MEMORIES, m);
 }
 
@@ -106,13 +121,15 @@ void st_queue_reset(const void *key)
     tell(key, ST_QUEUE_COMES);
 }
 
-uint64_t st_memory_at(uint64_t number, uint64_t offset)
+uint64_t st_memory_at(uint64_t number, uint64_t offset, bool *of_gpu)
 {
     uint64_t at = 0;
     lock();
     for (unsigned i = 0; i < MEMORIES && !at; i++)
-        if (memories[i].key && memories[i].number == number && offset < memories[i].size)
+        if (memories[i].key && memories[i].number == number && offset < memories[i].size) {
             at = memories[i].address + offset;
+            *of_gpu = memories[i].of_gpu;
+        }
     unlock();
     return at;
 }

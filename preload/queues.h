@@ -15,6 +15,7 @@ struct st_queue {
     uint64_t ring;       /* address of the first block of 64 bytes; 0: not known */
     uint32_t blocks;     /* a power of two */
     uint64_t record;     /* address of the doorbell record; 0: not known */
+    bool ring_of_gpu, record_of_gpu; /* as their memory was when it was registered */
     bool dynamic;        /* dynamically connected: each element has an address vector */
     uint8_t device;      /* whose elements are in it: enum element_device */
     uint32_t index;      /* of the element behind the last one that was rung, as far as it was watched */
@@ -31,10 +32,10 @@ enum { ST_DOORBELL_AREA = 0x200 }; /* two BlueFlame buffers of 256 bytes; progra
 
 ST_PUBLIC void st_page_add(const struct st_page *p);
 ST_PUBLIC void st_page_gone(const void *key);
-ST_PUBLIC void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size);
+ST_PUBLIC void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size, bool of_gpu);
 ST_PUBLIC void st_memory_gone(const void *key);
-/* Where an offset of a registered memory lies; 0: not known. */
-ST_PUBLIC uint64_t st_memory_at(uint64_t number, uint64_t offset);
+/* Where an offset of a registered memory lies; 0: not known. of_gpu: what it was registered as. */
+ST_PUBLIC uint64_t st_memory_at(uint64_t number, uint64_t offset, bool *of_gpu);
 ST_PUBLIC void st_queue_add(const struct st_queue *q);
 ST_PUBLIC void st_queue_gone(const void *key);
 /* How far it was rung, for whoever watches it next. */
@@ -52,5 +53,7 @@ ST_PUBLIC unsigned st_queues_of(uint32_t page, struct st_queue *out, unsigned n)
 /* Called when a queue has come to a page, and before one goes: what was rung is still to be read then, and its ring must not be touched afterwards. NULL: nobody watches. */
 enum st_queue_change { ST_QUEUE_COMES, ST_QUEUE_GOES };
 extern ST_PUBLIC void (*_Atomic st_queue_changes)(uint32_t page, const void *key, enum st_queue_change change);
+/* Called before a page goes, whether or not the program has taken it back from its driver. NULL: nobody watches. */
+extern ST_PUBLIC void (*_Atomic st_page_goes)(uint64_t reg, uint64_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /* Ranges of pages of doorbells that are registered with a driver: registered.h. */
 #include "registered.h"
-#include "cuda.h"
+#include "doorbell.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,12 +22,29 @@ static struct range *range_of(const struct devmem *driver, const void *p)
     return NULL;
 }
 
+/* A program may give a page back, and never take it back from its driver: a range of the same addresses is another page's then. */
+static void page_goes(uint64_t reg, uint64_t size)
+{
+    int saved = errno;
+    if (!bell_mine()) /* none was taken, or a forked child's parent has them, and the lock perhaps */
+        return;
+    pthread_mutex_lock(&mu);
+    for (unsigned i = 0; i < RANGES; i++)
+        if (ranges[i].p && ranges[i].device && (uintptr_t)ranges[i].p - reg < size) {
+            doorbell_release(ranges[i].p);
+            ranges[i].device = 0;
+        }
+    pthread_mutex_unlock(&mu);
+    errno = saved;
+}
+
 void registered(const struct devmem *driver, void *p, size_t size)
 {
     struct st_page page;
     int saved = errno;
     if (!st_page_of((uintptr_t)p, &page))
         return;
+    __atomic_store_n(&st_page_goes, page_goes, __ATOMIC_RELEASE);
     pthread_mutex_lock(&mu);
     for (unsigned i = 0; i < RANGES; i++)
         if (!ranges[i].p) {

@@ -12,9 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WORK, LIBRARIES, RECORDER = os.environ["WORK"], os.environ["LIBRARIES"], os.environ["RECORDER"]
 IBGDA = ["NVSHMEM_DISABLE_P2P=1", "NVSHMEM_IB_ENABLE_IBGDA=1", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME=lo", os.environ["RANKS_SHARE"]]
 NETWORK = ["NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_SOCKET_IFNAME=lo"]
-# The first page is of the queue that NVSHMEM has for itself.
 QUEUES = {"without": "n", "forward": "f", "record": "r"}
-LETTERS = "r" + "".join(QUEUES.values())
 jobs = 0
 
 
@@ -56,6 +54,18 @@ def recorded(run):
     return info["operations"].get("doorbell", {}).get("write", {}).get("count", 0), info["lost"]["events"]
 
 
+def letters(variables):
+    """What choose.so is told. NVSHMEM takes pages for itself too, and which are those of its queues to the other rank a job without the recorder tells."""
+    queues, _, pages = job("put", str(len(QUEUES)), "1", "1", variables=variables, choose="n")
+    found = ["r"] * (1 + max(p["page"] for p in pages))  # all that come later are recorded
+    for q, letter in zip(queues, QUEUES.values()):
+        at = [p["page"] for p in pages if (p["pid"], p["address"]) == (q["pid"], q["bell"])]
+        if not at:
+            raise Failure(f"queue {q['queue']} rings at {q['bell']:#x}, where no page is: {pages}")
+        found[max(at)] = letter  # of pages that had one address, one after the other, the last
+    return "".join(found) + "r"
+
+
 def show(name, value, unit, baseline=None, of=None, command="", **more):
     line = {"name": name, "value": round(value, 3), "unit": unit, "baseline": baseline and round(baseline, 3), "ratio": baseline and round(value / baseline, 4), "baseline_of": of,
             "command": "tests/gpu/" + command, **more}
@@ -71,13 +81,14 @@ def put():
         alone, _, _ = job("put", "3", str(rounds), str(times), variables=variables)
         show(f"put_quiet_{where.lower()}_alone_median", median(q["median"] for q in alone), "us", command=command + ", no recorder in the process", p99=median(q["p99"] for q in alone),
              of_queues=[q["median"] for q in alone])
+        chosen = letters(variables)
         for mode in ("full", "simple", "aggregate"):
-            queues, run, pages = job("put", "3", str(rounds), str(times), variables=variables, mode=mode, choose=LETTERS)
+            queues, run, pages = job("put", "3", str(rounds), str(times), variables=variables, mode=mode, choose=chosen)
             by = {way: queues[i] for i, way in enumerate(QUEUES)}
             registers = {(p["pid"], p["address"]): p["letter"] for p in pages}
             for way, q in by.items():  # the others ring a page of the recorder's
                 if registers.get((q["pid"], q["bell"])) != ("n" if way == "without" else None):
-                    raise Failure(f"queue {q['queue']} ({way}) rings at {q['bell']:#x}; pages: {pages}")
+                    raise Failure(f"queue {q['queue']} ({way}) rings at {q['bell']:#x}; letters {chosen}, pages: {pages}")
             writes, lost = recorded(run)
             if lost or not by["record"]["puts"] <= writes < 2 * by["record"]["puts"]:
                 raise Failure(f"{by['record']['puts']} puts on the recorded queue, {writes} writes in the run, {lost} lost")
@@ -97,7 +108,7 @@ def bfs():
     scale, roots, rounds = 18, 10, 3
     variables = [*IBGDA, "NVSHMEM_IBGDA_NUM_RC_PER_PE=3"]
     command = f"bfs {scale} {3 * roots} 3"
-    searches, run, _ = job("bfs", str(scale), str(3 * roots), "3", variables=variables, mode="full", choose=LETTERS)
+    searches, run, _ = job("bfs", str(scale), str(3 * roots), "3", variables=variables, mode="full", choose=letters(variables))
     times = {}
     for s in searches:  # the slower rank's, by root and queue; the first root warms up
         key = s["search"] // 3, list(QUEUES)[s["queue"]]

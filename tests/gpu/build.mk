@@ -1,9 +1,9 @@
 # What measurements on machines with GPUs preload; its programs are compiled there.
 GPU := $(B)/gpu
 
-tests: $(GPU)/choose.so
+tests: $(GPU)/choose.so $(GPU)/crash.so
 
-$(GPU)/choose.so: tests/gpu/choose/choose.c $(wildcard tests/softhca/*.h)
+$(GPU)/%.so: tests/gpu/choose/%.c $(wildcard tests/softhca/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -fPIC -pthread -D_GNU_SOURCE -shared -o $@ $<
 

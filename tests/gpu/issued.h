@@ -1,5 +1,6 @@
-// What kernels issue to other processing elements, as they count it themselves: each request that becomes an element of a queue, in a log on the GPU. How many elements
-// a call of NVSHMEM becomes is as its device headers (3.4) have it: one a thread, one for a block's put or get, one for a whole warp's stores side by side.
+// What kernels issue to processing elements over the network, as they count it themselves: each request that becomes an element of a queue, in a log on the GPU. How many elements
+// a call of NVSHMEM becomes is as its device headers (3.4) have it: one a thread, one for a block's put or get; a whole warp's stores side by side are one where the network
+// has short addresses. What goes to the own element takes a queue too where it is atomic.
 #pragma once
 
 #include "program.h"

@@ -93,7 +93,7 @@ int main()
 	graph_spin<<<1, 1, 0, s>>>(100000, stamps);
 	graph_spin<<<1, 1, 0, s>>>(300000, stamps + 2);
 	cudaStreamEndCapture(s, &graph);
-	cudaGraphInstantiate(&exec, graph, 0);
+	cudaGraphInstantiateWithFlags(&exec, graph, 0);
 	for (int i = 0; i < 5; i++) {
 		begin(s);
 		cudaGraphLaunch(exec, s);

@@ -39,7 +39,13 @@ begin_mps() {
 	export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
 	mkdir "$work/mps"
 	nvidia-cuda-mps-control -d || { echo "FAIL mps: the control daemon does not start"; exit 1; }
-	trap 'echo quit | nvidia-cuda-mps-control; rm -rf "$work"' EXIT
+	trap 'end_mps; rm -rf "$work"' EXIT
+}
+
+end_mps() {
+	[ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
+	echo quit | nvidia-cuda-mps-control
+	unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
 # share RANKS: the variable that gives each of so many ranks its part of a GPU: without it NVSHMEM's barriers go by the processor where ranks share one.

@@ -4,6 +4,8 @@
 
 #include "issued.h"
 
+#include <device_host_transport/nvshmem_common_ibgda.h>
+
 static const size_t COUNT = 1 << 20; // of doubles in each buffer
 static const int THREADS = 256;
 
@@ -70,24 +72,24 @@ __global__ void atomics(words *at, int peer, olds *old)
 	nvshmem_quiet();
 }
 
-// Every thread adds to one word of the first element: the sum tells whether all were atomic, and none lost.
-__global__ void count_up(unsigned long *word, int times, int me)
+// Every thread adds to one word of the first element, which does so to its own as well, over a dynamically connected queue: the sum tells whether all were atomic, and none lost.
+__global__ void count_up(unsigned long *word, int times)
 {
 	for (int i = 0; i < times; i++) {
-		if (me != 0)
-			issued(ATOMIC, 0, word, sizeof *word);
+		issued(ATOMIC, 0, word, sizeof *word);
 		nvshmem_ulong_atomic_add(word, 1, 0);
 	}
 	nvshmem_quiet();
 }
 
+// A whole warp's stores side by side are one element where an element names its peer in short (InfiniBand), else one each (RoCE, whose addresses are long).
 __global__ void scatter(int *to, int peer, int times, int me)
 {
-	const int id = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+	const int id = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x, together = nvshmemi_ibgda_device_state_d.support_half_av_seg ? 32 : 1;
 
 	for (int i = 0; i < times; i++) {
-		if (threadIdx.x % 32 == 0)
-			issued(WRITE, peer, to + id + n * i, 32 * sizeof *to);
+		if (threadIdx.x % together == 0)
+			issued(WRITE, peer, to + id + n * i, together * sizeof *to);
 		__syncwarp();
 		nvshmem_int_p(to + id + n * i, id * 1000 + i + me, peer);
 	}
@@ -215,7 +217,7 @@ int main(int argc, char **argv)
 	result(w->eight == 7 && o->added == 0, "atomics of 8 bytes", "%ld, was %ld", w->eight, o->added);
 	result(w->four == 77 && o->added4 == 0 && o->swapped4 == 3, "atomics of 4 bytes", "%ld, was %ld", w->four, o->swapped4);
 
-	count_up<<<4, 8>>>(counter, 10, me);
+	count_up<<<4, 8>>>(counter, 10);
 	finish("count_up");
 	nvshmem_barrier_all();
 	unsigned long *sum = host_copy(counter, 1);

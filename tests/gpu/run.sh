@@ -40,7 +40,7 @@ one() {
 	if [ $status -eq 0 ] && ! cat "$results/$name".[0-9]* | grep -q '^FAIL'; then
 		echo "ok $name ($(cat "$results/$name".[0-9]* | grep -c '^ok') checks, $SECONDS s)"
 	else
-		echo "FAIL $name: status $status: $(cat "$results/$name".[0-9]* 2>&1 | grep '^FAIL' | head -3 | tr '\n' ';') $(tail -qn 2 "$results/$name".[0-9]* "$results/$name.launch" 2>&1 | tr '\n' ';')"
+		echo "FAIL $name: status $status: $(cat "$results/$name".[0-9]* 2>&1 | grep '^FAIL\|^crash: ' | head -3 | tr '\n' ';') $(tail -qn 2 "$results/$name".[0-9]* "$results/$name.launch" 2>&1 | tr '\n' ';')"
 	fi
 	[ "$mode" != none ] && [ $status -eq 0 ] || return 0
 	if $check "$name" >"$results/$name.seen" 2>&1; then
@@ -91,6 +91,7 @@ finished() {
 	! grep -q '^FAIL' "$work/all"
 }
 
+[ -z "${RECORDER:-}" ] || [ ! -e "$RECORDER/gpu/crash.so" ] || export CRASH=$RECORDER/gpu/crash.so
 begin_mps
 compile nvshmem -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
 compile bfs -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
@@ -110,8 +111,9 @@ all collectives 2 90 calls "${network[@]}" -- python3 "$here/collectives.py"
 all collectives-gdr 2 90 calls "${network[@]}" NCCL_NET_GDR_LEVEL=SYS -- python3 "$here/collectives.py"
 finished
 failed=$?
-for script in kernels nccl; do
-	[ -x "$here/$script.sh" ] && [ -n "${RECORDER:-}" ] && wanted $script || continue
-	"$here/$script.sh" "$libraries" "$results" || failed=1
-done
+end_mps # times of kernels are not to be had under it, and nccl.sh starts its own where it takes one
+if [ -n "${RECORDER:-}" ]; then
+	wanted kernels && { "$here/kernels.sh" "$RECORDER" || failed=1; }
+	wanted nccl && { "$here/nccl.sh" "$libraries" "$results" 1 || failed=1; }
+fi
 exit $failed

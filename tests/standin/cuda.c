@@ -2,6 +2,7 @@
 #include "cuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -43,8 +44,20 @@ static CUcontext current(void)
 	return depth ? stack[depth - 1] : NULL;
 }
 
+_Atomic bool standin_over;
+
+static void end(void)
+{
+	standin_over = true;
+}
+
+/* Until the process's handlers of exit have run, as the driver's is one. */
 CUresult cuInit(unsigned flags)
 {
+	static _Atomic bool known;
+
+	if (!atomic_exchange(&known, true))
+		atexit(end);
 	return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -244,6 +257,8 @@ CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr p)
 	uint8_t *alias;
 	const int device = device_of(p, &alias);
 
+	if (standin_over)
+		return CUDA_ERROR_DEINITIALIZED;
 	if (device < 0)
 		return CUDA_ERROR_INVALID_VALUE; /* as for memory that CUDA does not know */
 	switch (attribute) {

@@ -2,6 +2,8 @@
 
 #include "standin.h"
 
+#include <stdbool.h>
+
 #pragma GCC visibility push(hidden)
 
 /* The allocation that the address lies in: its descriptor, or -1. `base` may be NULL. */
@@ -30,3 +32,5 @@ CUresult standin_old_register(void *p, size_t n);
 CUresult standin_new_launch(void *everything);
 /* CUPTI's number of a stream. */
 uint32_t standin_number(CUstream s);
+/* The process ends: the driver refuses. */
+extern _Atomic bool standin_over;

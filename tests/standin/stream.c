@@ -244,7 +244,7 @@ static CUresult hinder(CUstream s)
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s)
 {
-	const CUresult rc = hinder(s);
+	const CUresult rc = standin_over ? CUDA_ERROR_DEINITIALIZED : standin_gpu(src) == (void *)(uintptr_t)src ? CUDA_ERROR_INVALID_VALUE : hinder(s);
 
 	return rc ? rc : cuMemcpyAsync((uintptr_t)dst, src, n, s);
 }

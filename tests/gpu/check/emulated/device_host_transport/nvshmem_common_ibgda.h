@@ -2,6 +2,7 @@
 
 // Queues that are rung nowhere.
 inline struct {
+	bool support_half_av_seg = true;
 	struct {
 		struct {
 			struct {

@@ -1,0 +1,196 @@
+/* end_check: how programs part with queues that kernels rang: memory before its queues, a page before the last queue on it, or not at all. */
+#include "gpu.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { TIMES = 100, RING_LOG = 6, RING_BLOCKS = 1 << RING_LOG, RING_SIZE = 64 * RING_BLOCKS };
+
+/* Two queues at one page, the second made after a kernel has the page's address, as NCCL's are. */
+struct pair {
+	struct end e;
+	struct queue q[2], peer[2];
+	struct remote to;
+	uint64_t bad;
+};
+
+static void puts_in_turn(void *argument)
+{
+	struct pair *p = argument;
+
+	for (uint32_t i = 0; i < TIMES; i++)
+		for (int k = 0; k < 2; k++) {
+			const uint32_t at = put_inline(&p->q[k], &p->to, &i, sizeof i, true);
+
+			ring(&p->q[k]);
+			p->bad += wait_for(&p->q[k], at) != 0;
+		}
+}
+
+/* An address that is registered already will do. */
+static void bell(struct queue *q)
+{
+	const CUresult rc = cuMemHostRegister_v2(q->uar->reg_addr, 8, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY);
+	CUdeviceptr d;
+
+	CHECK(!rc || rc == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "registering a doorbell: CUDA error %d", rc);
+	cuda(cuMemHostGetDevicePointer_v2(&d, q->uar->reg_addr, 0), "a doorbell's address");
+	q->bell = (void *)(uintptr_t)d;
+}
+
+static void open_pair(struct pair *p, const struct memory *memory, int queues)
+{
+	alarm(60);
+	memset(p, 0, sizeof *p);
+	open_end(&p->e, 0);
+	p->to = (struct remote){ .addr = p->e.buf + END_HALF, .key = p->e.mr->rkey };
+	for (int k = 0; k < queues; k++) {
+		queue_open(&p->q[k], p->e.ctx, p->e.pdn, RING_LOG, QUEUE_RC, true, k ? p->q[0].uar : NULL, memory);
+		queue_open(&p->peer[k], p->e.ctx, p->e.pdn, 2, QUEUE_RC, true, NULL, &host_memory);
+		queue_connect(&p->q[k], p->peer[k].qpn);
+		queue_connect(&p->peer[k], p->q[k].qpn);
+		if (!k)
+			bell(&p->q[0]);
+		p->q[k].bell = p->q[0].bell;
+	}
+}
+
+static void use(struct pair *p, const struct memory *memory)
+{
+	open_pair(p, memory, 2);
+	launch(&p->e, puts_in_turn, p);
+	CHECK(!p->bad, "%lu wrong", (unsigned long)p->bad);
+}
+
+static void forget_memory(struct queue *q)
+{
+	for (int i = 0; i < 3; i++)
+		q->memory->put(q->address[i]);
+}
+
+static void forget_objects(struct queue *q)
+{
+	mlx5dv_devx_obj_destroy(q->qp);
+	mlx5dv_devx_obj_destroy(q->cq);
+	for (int i = 0; i < 3; i++)
+		mlx5dv_devx_umem_dereg(q->umem[i]);
+}
+
+static void part_with(struct pair *p)
+{
+	for (int k = 0; k < 2; k++)
+		forget_memory(&p->q[k]);
+	for (int k = 1; k >= 0; k--)
+		forget_objects(&p->q[k]);
+	cuMemHostUnregister(p->q[0].uar->reg_addr);
+	mlx5dv_devx_free_uar(p->q[0].uar);
+}
+
+static void memory_first(void)
+{
+	struct pair p;
+
+	use(&p, &gpu_memory);
+	part_with(&p);
+}
+
+/* Memory that goes back to the system at once. */
+static void *mapped(size_t n, void **usable)
+{
+	(void)n;
+	*usable = mmap(NULL, RING_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return *usable == MAP_FAILED ? NULL : *usable;
+}
+
+static void unmapped(void *p)
+{
+	munmap(p, RING_SIZE);
+}
+
+static const struct memory mapped_memory = { mapped, unmapped };
+
+static void host_memory_first(void)
+{
+	struct pair p;
+
+	use(&p, &mapped_memory);
+	part_with(&p);
+}
+
+/* A queue is made empty when its memory is gone, which has it looked at anew. */
+static void reset_last(void)
+{
+	enum { COMMAND = 0x50a };
+	struct pair p;
+
+	use(&p, &gpu_memory);
+	for (int k = 0; k < 2; k++)
+		forget_memory(&p.q[k]);
+	for (int k = 0; k < 2; k++) {
+		uint8_t in[16] = { COMMAND >> 8, COMMAND & 0xff }, out[16];
+
+		in[9] = (uint8_t)(p.q[k].qpn >> 16);
+		in[10] = (uint8_t)(p.q[k].qpn >> 8);
+		in[11] = (uint8_t)p.q[k].qpn;
+		mlx5dv_devx_obj_modify(p.q[k].qp, in, sizeof in, out, sizeof out);
+	}
+	for (int k = 0; k < 2; k++)
+		forget_objects(&p.q[k]);
+}
+
+/* As NCCL does: the page stays registered, and is given back with the first of its queues. The next page has its address. */
+static void page_first(void)
+{
+	const void *address = NULL;
+
+	for (int i = 0; i < 2; i++) {
+		struct pair p;
+
+		use(&p, &gpu_memory);
+		CHECK(!address || address == p.q[0].uar->reg_addr, "another address");
+		address = p.q[0].uar->reg_addr;
+		for (int k = 0; k < 2; k++) {
+			forget_objects(&p.q[k]);
+			forget_memory(&p.q[k]);
+			if (!k)
+				mlx5dv_devx_free_uar(p.q[0].uar);
+		}
+		for (int k = 0; k < 2; k++)
+			queue_close(&p.peer[k]);
+	}
+}
+
+static void puts_at_once(void *argument)
+{
+	struct pair *p = argument;
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < RING_BLOCKS / 4; i++) {
+		at = put_inline(&p->q[0], &p->to, &i, sizeof i, true);
+		ring(&p->q[0]);
+	}
+	p->bad += wait_for(&p->q[0], at) != 0;
+}
+
+/* A queue is there until the process is none, whose driver ends before; what was rung was copied by nobody yet where the driver is slow. */
+static void not_at_all(void)
+{
+	static struct pair p;
+
+	open_pair(&p, &gpu_memory, 1);
+	launch(&p.e, puts_at_once, &p);
+	CHECK(!p.bad, "%lu wrong", (unsigned long)p.bad);
+	fflush(NULL);
+	exit(0);
+}
+
+static const struct test tests[] = {
+	{ .name = "memory_first", .ranks = 1, .run = memory_first },
+	{ .name = "host_memory_first", .ranks = 1, .run = host_memory_first },
+	{ .name = "reset_last", .ranks = 1, .run = reset_last },
+	{ .name = "page_first", .ranks = 1, .run = page_first },
+	{ .name = "not_at_all", .ranks = 1, .run = not_at_all },
+	{ .name = NULL },
+};
+
+const struct test *const test_groups[] = { tests, NULL };
