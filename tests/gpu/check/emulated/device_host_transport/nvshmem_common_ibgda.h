@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdlib>
+
 // Queues that are rung nowhere.
 inline struct {
-	bool support_half_av_seg = true;
+	bool support_half_av_seg = !getenv("EMULATED_ROCE");
 	struct {
 		struct {
 			struct {
