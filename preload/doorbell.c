@@ -28,6 +28,13 @@ static inline int st_pthread_sigmask(int how, const sigset_t *set, sigset_t *old
     return real ? real(how, set, old) : ENOSYS;
 }
 
+static inline int st_pthread_mutex_trylock(pthread_mutex_t *m)
+{
+    ST_LIBC(pthread_mutex_trylock);
+    return real ? real(m) : ENOSYS;
+}
+
+#define pthread_mutex_trylock st_pthread_mutex_trylock
 #define pthread_create st_pthread_create
 #define pthread_sigmask st_pthread_sigmask
 #endif

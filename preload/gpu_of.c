@@ -5,6 +5,8 @@
 #include "recorder.h"
 
 #include <errno.h>
+#include <link.h>
+#include <stddef.h>
 #include <string.h>
 
 /* cuda.h of CUDA 13, unchanged since 4.0, and hip_runtime_api.h since ROCm 6: the same numbers and, of these functions, the same arguments. */
@@ -25,6 +27,32 @@ static void find(void *to, const char *name)
         __atomic_store_n(function, st_next(name, NULL), __ATOMIC_RELEASE);
 }
 
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *out)
+{
+    *(unsigned long long *)out = size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof info->dlpi_adds ? info->dlpi_adds : 0;
+    return 1;
+}
+
+/* What is missing is looked up again when the process has loaded something since: programs register memory a million times. */
+static void find_drivers(void)
+{
+    static unsigned long long looked_at;
+    unsigned long long loaded = 0;
+    dl_iterate_phdr(count_loaded, &loaded);
+    if (loaded && loaded == __atomic_load_n(&looked_at, __ATOMIC_ACQUIRE))
+        return;
+    find(&cuda.attribute, "cuPointerGetAttribute");
+    find(&cuda.device_get, "cuDeviceGet");
+    find(&cuda.device_uuid, "cuDeviceGetUuid");
+    find(&hip.attribute, "hipPointerGetAttribute");
+    find(&hip.device_get, "hipDeviceGet");
+    find(&hip.device_uuid, "hipDeviceGetUuid");
+    find(&hip.version, "hipRuntimeGetVersion");
+    find(&hip.peek, "hipPeekAtLastError");
+    find(&hip.take, "hipGetLastError");
+    __atomic_store_n(&looked_at, loaded, __ATOMIC_RELEASE);
+}
+
 static bool ask(const struct driver *d, const void *p, struct gpu *out)
 {
     int ordinal = 0, device;
@@ -43,9 +71,6 @@ static bool ask(const struct driver *d, const void *p, struct gpu *out)
 static bool by_cuda(const void *p, struct gpu *out)
 {
     void *context = NULL;
-    find(&cuda.attribute, "cuPointerGetAttribute");
-    find(&cuda.device_get, "cuDeviceGet");
-    find(&cuda.device_uuid, "cuDeviceGetUuid");
     if (!ask(&cuda, p, out))
         return false;
     if (!cuda.attribute(&context, ATTRIBUTE_CONTEXT, (uintptr_t)p))
@@ -57,12 +82,6 @@ static bool by_cuda(const void *p, struct gpu *out)
 static bool by_hip(const void *p, struct gpu *out)
 {
     int version = 0;
-    find(&hip.attribute, "hipPointerGetAttribute");
-    find(&hip.device_get, "hipDeviceGet");
-    find(&hip.device_uuid, "hipDeviceGetUuid");
-    find(&hip.version, "hipRuntimeGetVersion");
-    find(&hip.peek, "hipPeekAtLastError");
-    find(&hip.take, "hipGetLastError");
     if (!hip.version || !hip.peek || !hip.take || hip.peek() || hip.version(&version) || version < ROCM_6)
         return false;
     bool found = ask(&hip, p, out);
@@ -75,6 +94,7 @@ bool gpu_of(const void *p, struct gpu *out)
 {
     int saved = errno;
     memset(out, 0, sizeof *out);
+    find_drivers();
     bool found = p && (by_cuda(p, out) || by_hip(p, out));
     errno = saved;
     return found;

@@ -44,6 +44,13 @@ static inline int st_dladdr(const void *address, Dl_info *info)
     return real ? real(address, info) : 0;
 }
 #define dladdr st_dladdr
+
+static inline int st_dlinfo(void *handle, int request, void *out)
+{
+    ST_LIBC(dlinfo);
+    return real ? real(handle, request, out) : -1;
+}
+#define dlinfo st_dlinfo
 #endif
 
 static inline int st_pthread_key_create(pthread_key_t *key, void (*destroy)(void *))

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,22 +57,36 @@ static const struct name {
 	{ &cuda.capture_mode, "cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode" },
 };
 
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *out)
+{
+	(void)size;
+	*(unsigned long long *)out = info->dlpi_adds;
+	return 1;
+}
+
 /* Only a driver that is loaded already: loading one would start a GPU for programs that have none. */
 bool gpu_driver(void)
 {
 	static _Atomic int state; /* 1: there, -1: there and not usable */
+	static _Atomic unsigned long long looked_at; /* what was loaded up to then has no driver: to look for it searches every folder of libraries */
+	unsigned long long loaded = 0;
 	bool hip = false;
 	void *h;
 
 	if (atomic_load(&state))
 		return atomic_load(&state) > 0;
+	dl_iterate_phdr(count_loaded, &loaded);
+	if (atomic_load(&looked_at) == loaded)
+		return false;
 	h = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!h) {
 		h = dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_NOLOAD);
 		hip = h;
 	}
-	if (!h)
+	if (!h) {
+		atomic_store(&looked_at, loaded);
 		return false;
+	}
 	pthread_mutex_lock(&mu);
 	if (!atomic_load(&state)) {
 		int found = 1;
