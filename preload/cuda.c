@@ -136,6 +136,8 @@ ST_EXPORT CUresult cuMemHostUnregister(void *p)
 {
     if (!CUDA(cuMemHostUnregister))
         return CUDA_ERROR_NOT_INITIALIZED;
-    registered_ends(&devmem_cuda, p);
-    return cuda_real.cuMemHostUnregister(p);
+    CUresult rc = cuda_real.cuMemHostUnregister(p);
+    if (rc == CUDA_SUCCESS) /* else kernels ring on */
+        registered_ends(&devmem_cuda, p);
+    return rc;
 }

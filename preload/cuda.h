@@ -131,8 +131,10 @@ void cuda_find(void);
 
 /* doorbell.c: a page of ours in the place of a register at p, of which size bytes are registered with a driver. false: it is left as it is. */
 bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint64_t *device);
-/* Nobody rings it any longer. */
-void doorbell_release(void *p);
+/* Whether the driver still knows the page of ours: it goes with a context. */
+bool doorbell_alive(void *p);
+/* Nobody rings it any longer. alive: what the driver made for it is there, and is to go. */
+void doorbell_release(void *p, bool alive);
 
 /* decode.c: records what lies in the blocks from index `from` to `to` of a queue, of which blocks[i & (n - 1)] is the i-th; now: when they were
  * rung. */

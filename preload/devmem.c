@@ -120,6 +120,12 @@ static void unpin(void *host)
     leave(&p);
 }
 
+static bool alive(void *host)
+{
+    uint64_t device;
+    return cuda_real.cuMemHostGetDevicePointer_v2(&device, host, 0) == CUDA_SUCCESS;
+}
+
 const struct devmem devmem_cuda = {
     .ready = ready,
     .context_of = context_of,
@@ -131,4 +137,5 @@ const struct devmem devmem_cuda = {
     .wait = wait_for,
     .pin = pin,
     .unpin = unpin,
+    .alive = alive,
 };

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct devmem {
+    bool nests; /* memory may be registered more than once, and is so until as many times unregistered */
     /* Whether all that the others need is there. */
     bool (*ready)(void);
     /* What to copy from an address with: NULL for the host's memory. false: not to be known. */
@@ -28,6 +29,8 @@ struct devmem {
     /* Pins memory of the host's; device: its address for kernels, or NULL. */
     bool (*pin)(void *host, size_t size, uint64_t *device);
     void (*unpin)(void *host);
+    /* Whether pinned memory is so still, where the calling thread has just asked the driver for such an address with success. */
+    bool (*alive)(void *host);
 };
 
 extern const struct devmem devmem_cuda;

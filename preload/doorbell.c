@@ -1,6 +1,7 @@
 /* The pages that kernels ring, and the thread that looks at them: doorbell.h. */
 #define _GNU_SOURCE
 #include "doorbell.h"
+#include "libc.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -43,6 +44,7 @@ struct bell_page bell_pages[BELL_PAGES];
 unsigned bell_used;
 bool bell_over;
 struct st_doorbells bell_profile;
+bool bell_careful;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t setting_up = PTHREAD_MUTEX_INITIALIZER; /* pages and queues come and go one at a time */
@@ -56,6 +58,7 @@ void bell_take(void)
 {
     __atomic_fetch_add(&wanted, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&mu);
+    bell_careful = true;
 }
 
 void bell_give(void)
@@ -68,8 +71,10 @@ bool bell_try(void)
 {
     __atomic_fetch_add(&wanted, 1, __ATOMIC_ACQ_REL);
     for (unsigned i = 0; i < 1000; i++) {
-        if (!pthread_mutex_trylock(&mu))
+        if (!pthread_mutex_trylock(&mu)) {
+            bell_careful = true;
             return true;
+        }
         if (i < 900)
             st_pause();
         else
@@ -134,6 +139,7 @@ static void *look(void *arg)
         unsigned live = 0;
         bool any = false;
         pthread_mutex_lock(&mu);
+        bell_careful = silent != 0; /* it may have slept */
         for (unsigned i = 0; i < bell_used; i++)
             if (bell_pages[i].reg) {
                 any = bell_look(&bell_pages[i], true) || any;
@@ -170,6 +176,7 @@ static void *look(void *arg)
 /* Detached; the program's signals are for its own threads. */
 bool bell_thread(void *(*run)(void *))
 {
+    enum { STACK = 2 << 20 };
     pthread_t t;
     pthread_attr_t a;
     sigset_t all, old;
@@ -177,6 +184,7 @@ bool bell_thread(void *(*run)(void *))
     pthread_sigmask(SIG_SETMASK, &all, &old);
     pthread_attr_init(&a);
     pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&a, STACK); /* not what the program, or who limits its stack, wants for its own */
     bool ok = !pthread_create(&t, &a, run, NULL);
     pthread_attr_destroy(&a);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -189,6 +197,10 @@ bool bell_thread(void *(*run)(void *))
 static void settle(struct bell_page *w)
 {
     bell_take();
+    if (!w->reg) { /* it has gone meanwhile, or is no page */
+        bell_give();
+        return;
+    }
     bell_look_again(w);
     uint32_t asked = w->asked;
     for (struct bell_queue *o = w->queues; o; o = o->next) {
@@ -221,6 +233,7 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     struct st_queue q;
     if (!bell_mine() || !page_by_number(page))
         return;
+    int cancel = st_uncancelled();
     pthread_mutex_lock(&setting_up);
     if ((w = page_by_number(page))) {
         settle(w);
@@ -229,15 +242,17 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
             bell_queue_add(w, &q, false);
     }
     pthread_mutex_unlock(&setting_up);
+    st_cancelled(cancel);
 }
 
 __attribute__((destructor)) static void settle_all(void)
 {
     if (!bell_mine())
         return;
+    int cancel = st_uncancelled();
     for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-        if (BELL_GET(bell_pages[i].reg))
-            settle(&bell_pages[i]);
+        settle(&bell_pages[i]);
+    st_cancelled(cancel);
 }
 
 /* As a handler of exit(): drivers came before and have theirs, which end them, called after this one. Destructors are too late to read a GPU's memory. */
@@ -330,7 +345,16 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
     return done;
 }
 
-void doorbell_release(void *p)
+bool doorbell_alive(void *p)
+{
+    bool alive = false;
+    for (unsigned i = 0; bell_mine() && i < bell_used; i++)
+        if (bell_pages[i].reg == p)
+            alive = bell_pages[i].driver->alive((void *)((uintptr_t)bell_pages[i].page & ~4095ul));
+    return alive;
+}
+
+void doorbell_release(void *p, bool alive)
 {
     if (!bell_mine())
         return;
@@ -344,7 +368,7 @@ void doorbell_release(void *p)
         BELL_SET(w->reg, NULL);
         bell_give();
         if (copier_passed())
-            bell_page_close(w);
+            bell_page_close(w, alive);
     }
     pthread_mutex_unlock(&setting_up);
 }

@@ -70,6 +70,7 @@ extern struct st_doorbells bell_profile;
 void bell_take(void);
 void bell_give(void);
 bool bell_try(void);
+extern bool bell_careful; /* with the lock: the program's memory may have been unmapped since it was rung for */
 bool bell_mine(void); /* whether this process's threads watch, and not those of one that it was forked from */
 bool bell_thread(void *(*run)(void *));
 bool bell_place(const char *name);
@@ -98,6 +99,6 @@ bool copier_passed(void);
 void bell_queue_add(struct bell_page *w, const struct st_queue *q, bool pin);
 void bell_queue_drop(struct bell_page *w, const void *key);
 bool bell_page_open(struct bell_page *w, const struct devmem *driver, void *p, size_t size, uint32_t number, uint64_t *device);
-void bell_page_close(struct bell_page *w);
+void bell_page_close(struct bell_page *w, bool alive);
 
 #endif

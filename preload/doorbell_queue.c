@@ -146,28 +146,29 @@ bool bell_page_open(struct bell_page *w, const struct devmem *driver, void *p, s
         w->taken = true;
         return true;
     }
-    bell_page_close(w);
+    bell_page_close(w, true);
     munmap(page, 4096);
     return false;
 }
 
-void bell_page_close(struct bell_page *w)
+/* alive: else handles of the driver's stand for nothing, and are not to be used. */
+void bell_page_close(struct bell_page *w, bool alive)
 {
     void *page = w->page ? (void *)((uintptr_t)w->page & ~4095ul) : NULL;
     while (w->queues)
         bell_queue_drop(w, w->queues->q.key);
     for (struct bell_queue *o = w->spare, *next; o; o = next) {
         next = o->next;
-        if (o->pinned)
+        if (o->pinned && alive)
             w->driver->unpin(o->blocks);
         munmap(o, o->size);
     }
     for (unsigned i = 0; i < BELL_STREAMS; i++)
-        if (w->streams[i].stream)
+        if (w->streams[i].stream && alive)
             w->driver->close(w->streams[i].context, w->streams[i].stream);
-    if (page) {
+    if (page && alive)
         w->driver->unpin(page);
+    if (page)
         munmap(page, 4096);
-    }
     memset(w, 0, sizeof *w);
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,18 +65,39 @@ void bell_wait(struct bell_queue *o)
     }
 }
 
+/* Copies memory of the host's that a program need no longer have: the adapter keeps what was registered, and nobody tells us when it is unmapped. false: it is not there. */
+static bool copy_if_there(void *to, uint64_t from, size_t n)
+{
+    const struct iovec local = {to, n}, remote = {(void *)(uintptr_t)from, n};
+    int saved = errno;
+    bool there = process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)n;
+    if (!there && errno != EFAULT) { /* refused by a sandbox */
+        unsigned char in_core[BELL_MAX_BLOCKS * BELL_BLOCK / 4096 + 1];
+        there = !mincore((void *)(uintptr_t)(from & ~4095ull), n + (from & 4095), in_core);
+        if (there)
+            memcpy(to, (const void *)(uintptr_t)from, n);
+    }
+    errno = saved;
+    return there;
+}
+
+static bool copy_blocks(const struct bell_queue *o, uint32_t at, uint32_t n)
+{
+    uint64_t from = o->q.ring + (uint64_t)at * BELL_BLOCK;
+    if (bell_careful)
+        return copy_if_there(o->blocks + (size_t)at * BELL_BLOCK, from, (size_t)n * BELL_BLOCK);
+    memcpy(o->blocks + (size_t)at * BELL_BLOCK, (const void *)(uintptr_t)from, (size_t)n * BELL_BLOCK);
+    return true;
+}
+
 /* Has the elements copied. They may lie over those of doorbells that were not read yet, if those could not be waited for. */
 static void keep_elements(struct bell_queue *o, uint32_t from, uint32_t to, uint64_t now)
 {
     uint32_t mask = o->q.blocks - 1, n = to - from, at = from & mask, first = n < o->q.blocks - at ? n : o->q.blocks - at;
-    if (outstanding(o) + n > o->q.blocks) {
+    if (outstanding(o) + n > o->q.blocks || (!o->context && (!copy_blocks(o, at, first) || (n != first && !copy_blocks(o, 0, n - first))))) {
         __atomic_fetch_add(&o->skipped, n, __ATOMIC_RELAXED);
         o->index = to;
         return;
-    }
-    if (!o->context) {
-        memcpy(o->blocks + (size_t)at * BELL_BLOCK, (const void *)(uintptr_t)(o->q.ring + (uint64_t)at * BELL_BLOCK), (size_t)first * BELL_BLOCK);
-        memcpy(o->blocks, (const void *)(uintptr_t)o->q.ring, (size_t)(n - first) * BELL_BLOCK);
     }
     o->rungs[o->rungs_in & mask] = (struct rung){from, to, now};
     o->index = to;
@@ -122,15 +144,16 @@ void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t
     advance(w, o, 0, value, now, index, !o->record_context);
 }
 
-/* Whether the host's memory is still there: the adapter keeps what it was told of, also where the program has given it back. */
-static bool there(const void *p, size_t n)
+/* The kernel need not copy the record at once, so that it is read twice; the first four bytes are the receive queue's. */
+static bool read_record(const struct bell_queue *o, uint16_t *index)
 {
-    uint8_t to[8];
-    struct iovec here = {to, n}, at = {(void *)(uintptr_t)p, n};
-    int saved = errno;
-    bool gone = process_vm_readv(getpid(), &here, 1, &at, 1, 0) < 0 && errno == EFAULT;
-    errno = saved;
-    return !gone;
+    uint8_t r[4], again[4];
+    do {
+        if (!copy_if_there(r, o->q.record + 4, 4) || ((uint16_t)(r[2] << 8 | r[3]) != (uint16_t)o->index && !copy_if_there(again, o->q.record + 4, 4)))
+            return false;
+        *index = (uint16_t)(r[2] << 8 | r[3]);
+    } while (*index != (uint16_t)o->index && memcmp(r, again, sizeof r));
+    return true;
 }
 
 /* Several queues ring at one page, and a doorbell may have overwritten another's before we looked: their records say how far each is to go. */
@@ -144,11 +167,10 @@ static void look_at_records(struct bell_page *w, uint64_t now)
             ask = true;
             continue;
         }
-        const uint32_t *record = (const uint32_t *)(uintptr_t)(o->q.record + 4); /* the first four bytes are the receive queue's */
-        if (!there(record, sizeof *record))
-            continue;
-        uint32_t be = __atomic_load_n(record, __ATOMIC_ACQUIRE);
-        bell_told(w, o, now, (uint16_t)(be >> 16 << 8 | be >> 24));
+        uint16_t index;
+        o->record_known = read_record(o, &index); /* another's may have gone */
+        if (o->record_known)
+            bell_told(w, o, now, index);
     }
     if (ask) {
         BELL_SET(w->asked, w->asked + 1);

@@ -80,10 +80,11 @@ ST_EXPORT int hipHostUnregister(void *p)
 {
     if (!HIP(hipHostUnregister))
         return HIP_ERROR_NOT_INITIALIZED;
-    registered_ends(&devmem_hip, p);
     hip_inside++;
     int rc = hip_real.hipHostUnregister(p);
     hip_inside--;
+    if (rc == HIP_SUCCESS) /* else kernels ring on */
+        registered_ends(&devmem_hip, p);
     return rc;
 }
 
@@ -112,7 +113,8 @@ ST_EXPORT int hsa_amd_memory_unlock(void *p)
 {
     if (!HIP(hsa_amd_memory_unlock))
         return HSA_ERROR_NOT_INITIALIZED;
-    if (!hip_inside)
+    int rc = hip_real.hsa_amd_memory_unlock(p);
+    if (rc == HSA_SUCCESS && !hip_inside)
         registered_ends(&devmem_hsa, p);
-    return hip_real.hsa_amd_memory_unlock(p);
+    return rc;
 }

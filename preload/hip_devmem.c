@@ -135,9 +135,19 @@ static void unpin(void *host)
     leave(&p, NULL);
 }
 
-#define ROW                                                                                                                                                    \
+static bool alive(void *host)
+{
+    struct place p;
+    void *address = NULL;
+    enter(&p, NULL);
+    bool ok = hip_real.hipHostGetDevicePointer(&address, host, 0) == HIP_SUCCESS;
+    leave(&p, NULL);
+    return ok;
+}
+
+#define ROW(n)                                                                                                                                                 \
     {                                                                                                                                                          \
-        .ready = ready, .context_of = context_of, .current = current, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, .pin = pin, \
-        .unpin = unpin,                                                                                                                                        \
+        .nests = n, .ready = ready, .context_of = context_of, .current = current, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, \
+        .pin = pin, .unpin = unpin, .alive = alive,                                                                                                            \
     }
-const struct devmem devmem_hip = ROW, devmem_hsa = ROW;
+const struct devmem devmem_hip = ROW(false), devmem_hsa = ROW(true);

@@ -303,8 +303,12 @@ ST_EXPORT int mlx5dv_devx_obj_destroy(struct mlx5dv_devx_obj *obj)
     if (!MLX5(mlx5dv_devx_obj_destroy))
         return ENOSYS;
     uint32_t qp = st_find(ST_KIND_QP, (uintptr_t)obj)->id, cq = st_find(ST_KIND_CQ, (uintptr_t)obj)->id;
-    st_queue_gone(obj);
+    st_queue_ends(obj);
     int rc = mlx5dv_real.mlx5dv_devx_obj_destroy(obj);
+    if (rc)
+        st_queue_stays(obj);
+    else
+        st_queue_gone(obj);
     if (rc == 0 && qp)
         st_verbs.gone(ST_KIND_QP, obj, qp);
     if (rc == 0)

@@ -76,7 +76,7 @@ bool st_queue_by(const void *key, struct st_queue *out)
 {
     bool found = false;
     lock();
-    for (unsigned i = 0; i < QUEUES && !found; i++)
+    for (unsigned i = 0; key && i < QUEUES && !found; i++)
         if (queues[i].key == key) {
             *out = queues[i];
             found = true;
@@ -98,6 +98,9 @@ void st_queue_add(const struct st_queue *q)
     PUT(queues, QUEUES, *q);
     tell(q->key, ST_QUEUE_COMES);
 }
+
+void st_queue_ends(const void *key) { tell(key, ST_QUEUE_GOES); }
+void st_queue_stays(const void *key) { tell(key, ST_QUEUE_COMES); }
 
 void st_queue_gone(const void *key)
 {

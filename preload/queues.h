@@ -37,7 +37,10 @@ ST_PUBLIC void st_memory_gone(const void *key);
 /* Where an offset of a registered memory lies; 0: not known. of_gpu: what it was registered as. */
 ST_PUBLIC uint64_t st_memory_at(uint64_t number, uint64_t offset, bool *of_gpu);
 ST_PUBLIC void st_queue_add(const struct st_queue *q);
+/* It is going to be gone; and it was, or the device has refused that. */
+ST_PUBLIC void st_queue_ends(const void *key);
 ST_PUBLIC void st_queue_gone(const void *key);
+ST_PUBLIC void st_queue_stays(const void *key);
 /* How far it was rung, for whoever watches it next. */
 ST_PUBLIC void st_queue_seen(const void *key, uint32_t index);
 /* Its next element is the first again. */

@@ -1,18 +1,42 @@
 /* Ranges of pages of doorbells that are registered with a driver: registered.h. */
 #include "registered.h"
 #include "doorbell.h"
+#include "libc.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { RANGES = 4096 };
 static struct range {
     const struct devmem *driver;
     void *p;
     size_t size;
+    unsigned times;
     uint64_t device; /* given in its place; 0: the register itself */
 } ranges[RANGES];
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pid_t locked_in; /* a forked child does not have the thread that may have held the lock, and what its parent has registered is not its own */
+
+/* Drivers are called with the lock, and may end a thread that is to end. */
+static int lock(void)
+{
+    int cancel = st_uncancelled();
+    pid_t me = getpid(), was = __atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL);
+    if (was && was != me) {
+        pthread_mutex_init(&mu, NULL);
+        memset(ranges, 0, sizeof ranges);
+    }
+    pthread_mutex_lock(&mu);
+    return cancel;
+}
+
+static void unlock(int cancel)
+{
+    pthread_mutex_unlock(&mu);
+    st_cancelled(cancel);
+}
 
 static struct range *range_of(const struct devmem *driver, const void *p)
 {
@@ -28,13 +52,13 @@ static void page_goes(uint64_t reg, uint64_t size)
     int saved = errno;
     if (!bell_mine()) /* none was taken, or a forked child's parent has them, and the lock perhaps */
         return;
-    pthread_mutex_lock(&mu);
+    int cancel = lock();
     for (unsigned i = 0; i < RANGES; i++)
         if (ranges[i].p && ranges[i].device && (uintptr_t)ranges[i].p - reg < size) {
-            doorbell_release(ranges[i].p);
+            doorbell_release(ranges[i].p, true);
             ranges[i].device = 0;
         }
-    pthread_mutex_unlock(&mu);
+    unlock(cancel);
     errno = saved;
 }
 
@@ -45,43 +69,53 @@ void registered(const struct devmem *driver, void *p, size_t size)
     if (!st_page_of((uintptr_t)p, &page))
         return;
     __atomic_store_n(&st_page_goes, page_goes, __ATOMIC_RELEASE);
-    pthread_mutex_lock(&mu);
-    for (unsigned i = 0; i < RANGES; i++)
+    int cancel = lock();
+    struct range *again = range_of(driver, p);
+    if (again && again->p == p) { /* or what it was before has gone with its context */
+        again->size = size;
+        again->times = driver->nests ? again->times + 1 : 1;
+    }
+    for (unsigned i = 0; i < RANGES && !(again && again->p == p); i++)
         if (!ranges[i].p) {
-            ranges[i] = (struct range){driver, p, size, 0};
+            ranges[i] = (struct range){driver, p, size, 1, 0};
             break;
         }
-    pthread_mutex_unlock(&mu);
+    unlock(cancel);
     errno = saved;
 }
 
 void registered_address(const struct devmem *driver, void *p, uint64_t *device)
 {
     int saved = errno;
-    pthread_mutex_lock(&mu);
+    int cancel = lock();
     struct range *r = range_of(driver, p);
     if (r) {
         uint64_t ours = r->device;
+        if (ours && !doorbell_alive(r->p)) { /* it went with its context, and was registered again in another */
+            doorbell_release(r->p, false);
+            ours = r->device = 0;
+        }
         if (ours || doorbell_interpose(driver, r->p, r->size, &ours)) {
             r->device = ours;
             *device = ours + (uint64_t)((char *)p - (char *)r->p);
         }
     }
-    pthread_mutex_unlock(&mu);
+    unlock(cancel);
     errno = saved;
 }
 
 void registered_ends(const struct devmem *driver, const void *p)
 {
     int saved = errno;
-    pthread_mutex_lock(&mu);
+    int cancel = lock();
     struct range *r = range_of(driver, p);
-    void *start = r && r->p == p ? r->p : NULL;
+    void *start = r && r->p == p && !--r->times ? r->p : NULL;
     bool ours = start && r->device;
     if (start)
         r->p = NULL;
     pthread_mutex_unlock(&mu);
     if (ours)
-        doorbell_release(start);
+        doorbell_release(start, true);
+    st_cancelled(cancel);
     errno = saved;
 }

@@ -62,7 +62,7 @@ $(SH)/devx_check: $(SH_DEVX) $(SOFTHCA)/clients/check.h $(SOFTHCA)/clients/devx.
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -lmlx5 -libverbs
 
-$(SH)/gpu_check $(SH)/bell_check $(SH)/end_check: $(SH)/%: $(addprefix $(SOFTHCA)/clients/,check.c devx.c gpu.c %.c check.h devx.h gpu.h) $(B)/standin/libcuda.so
+$(SH)/gpu_check $(SH)/bell_check $(SH)/end_check $(SH)/rough_check: $(SH)/%: $(addprefix $(SOFTHCA)/clients/,check.c devx.c gpu.c %.c check.h devx.h gpu.h) $(B)/standin/libcuda.so
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs
 
@@ -105,7 +105,7 @@ $(SH)/devx_check-asan: $(SH_DEVX) $(SH_ibverbs:%=$(SOFTHCA)/%.c) $(SH_mlx5:%=$(S
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O1 -g -pthread -D_GNU_SOURCE -fsanitize=address,undefined -fno-omit-frame-pointer -o $@ $(filter %.c,$^)
 
-SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/bell_check $(SH)/end_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(SH)/host_check $(SH)/sysfs_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
+SH_CLIENTS := $(SH)/verbs_check $(SH)/devx_check $(SH)/gpu_check $(SH)/bell_check $(SH)/end_check $(SH)/rough_check $(SH)/dc_check $(SH)/fill_segment $(SH)/dlopen_check $(SH)/host_check $(SH)/sysfs_check $(if $(shell command -v mpicc),$(SH)/mpi_check)
 tests: $(SH_CLIENTS)
 softhca-test: softhca $(SH_CLIENTS)
 	$(SOFTHCA)/test.sh

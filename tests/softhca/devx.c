@@ -1,5 +1,6 @@
 /* DEVX: objects made by commands of the firmware. Those that device-initiated communication needs, the rest is refused. */
 #include "devx.h"
+#include "fault.h"
 #include "gpu.h"
 
 #include <errno.h>
@@ -320,6 +321,8 @@ static int qp_modify(struct ibv_qp *qp, const void *in, size_t inlen, void *out,
 
 static int obj_destroy(struct mlx5dv_devx_obj *o)
 {
+	if (fault(FAULT_BUSY))
+		return EBUSY;
 	if (o->queue) {
 		uar_detach(o->queue);
 		qp_bare_free(o->queue->q);

@@ -17,6 +17,7 @@ static struct {
 	[FAULT_LOST_DOORBELL] = { .name = "lost_doorbell_every" },
 	[FAULT_RNR] = { .name = "rnr_every" },
 	[FAULT_REUSE] = { .name = "reuse_numbers" },
+	[FAULT_BUSY] = { .name = "busy_every" },
 };
 
 __attribute__((constructor)) static void read_faults(void)
@@ -33,7 +34,7 @@ __attribute__((constructor)) static void read_faults(void)
 		while (i < sizeof faults / sizeof *faults && strcmp(faults[i].name, word))
 			i++;
 		if (!value || i == sizeof faults / sizeof *faults || !(faults[i].n = strtoul(value, NULL, 10))) {
-			fprintf(stderr, "softhca: SOFTHCA_FAULT: '%s' is none of delay_us, error_every, lost_doorbell_every, rnr_every, reuse_numbers with a number\n", word);
+			fprintf(stderr, "softhca: SOFTHCA_FAULT: '%s' is none of delay_us, error_every, lost_doorbell_every, rnr_every, reuse_numbers, busy_every with a number\n", word);
 			exit(1);
 		}
 	}

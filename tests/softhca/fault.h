@@ -9,6 +9,7 @@ enum fault {
 	FAULT_LOST_DOORBELL, /* every n-th doorbell is not seen */
 	FAULT_RNR,           /* every n-th look for a receive finds none */
 	FAULT_REUSE,         /* the number of a queue pair that is gone comes back at once */
+	FAULT_BUSY,          /* every n-th object of DEVX that is to be destroyed is not */
 };
 
 #pragma GCC visibility push(hidden)

@@ -109,6 +109,22 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d)
 	return d < 0 || d >= count() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
+/* Registrations end, of all devices. What was allocated stays, other than with the driver, since other processes' adapters have it. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice d)
+{
+	if (d < 0 || d >= count())
+		return CUDA_ERROR_INVALID_DEVICE;
+	pthread_mutex_lock(&mu);
+	while (registered) {
+		struct range *r = registered;
+
+		registered = r->next;
+		free(r);
+	}
+	pthread_mutex_unlock(&mu);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetCurrent(CUcontext *c)
 {
 	*c = current();
@@ -306,6 +322,8 @@ CUresult cuMemHostUnregister(void *p)
 {
 	CUresult rc = CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 
+	if (!current())
+		return CUDA_ERROR_INVALID_CONTEXT;
 	pthread_mutex_lock(&mu);
 	for (struct range **at = &registered; *at; at = &(*at)->next)
 		if ((*at)->p == p) {

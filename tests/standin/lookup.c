@@ -19,6 +19,7 @@ static const struct entry {
 	AS(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2),
 	PLAIN(cuDevicePrimaryCtxRetain, 7000),
 	AS(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2),
+	AS(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2),
 	PLAIN(cuCtxGetCurrent, 4000),
 	PLAIN(cuCtxSetCurrent, 4000),
 	AS(cuCtxPushCurrent, 4000, cuCtxPushCurrent_v2),

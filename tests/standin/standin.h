@@ -81,6 +81,7 @@ CUresult cuDeviceGetUuid(CUuuid *u, CUdevice d);
 CUresult cuDeviceGetUuid_v2(CUuuid *u, CUdevice d);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice d);
 CUresult cuCtxGetCurrent(CUcontext *c);
 CUresult cuCtxSetCurrent(CUcontext c);
 CUresult cuCtxPushCurrent_v2(CUcontext c);

@@ -228,7 +228,15 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s)
 	return give(s, &(struct task){ .kind = COPY, .dst = dst, .src = src, .n = n });
 }
 
-/* As STANDIN_TO_HOST has it, the driver is slow, lets its callers wait, or fails. */
+static __attribute__((noinline)) void go_deep(void)
+{
+	volatile char room[192 << 10];
+
+	for (size_t i = 0; i < sizeof room; i += 1024)
+		room[i] = 1;
+}
+
+/* As STANDIN_TO_HOST has it, the driver is slow, lets its callers wait, takes much of their stacks, or fails. */
 static CUresult hinder(CUstream s)
 {
 	const char *how = getenv("STANDIN_TO_HOST");
@@ -236,6 +244,8 @@ static CUresult hinder(CUstream s)
 
 	if (us)
 		return give(s, &(struct task){ .kind = SLEEP, .n = us });
+	if (how && !strcmp(how, "deep"))
+		go_deep();
 	if (how && !strcmp(how, "waits"))
 		while (atomic_load(&kernels))
 			usleep(100);

@@ -1,0 +1,31 @@
+package doorbell
+
+import "testing"
+
+// Programs that end, or lose something, while their doorbells are watched: each runs as it does without the recorder, and nothing is missing of what it did.
+func TestRoughEnds(t *testing.T) {
+	for _, name := range []string{"plain", "memory_gone", "memory_gone_at_exit", "memory_of_one_gone", "refused", "busy", "reset", "cancelled", "forked_meanwhile"} {
+		t.Run(name, func(t *testing.T) {
+			more := recording{program: "softhca/rough_check", mode: "full"}
+			if name == "busy" {
+				more.env = []string{"SOFTHCA_FAULT=busy_every=1"}
+			}
+			_, info, want := more.run(t, name)
+			accounted(t, info, want["write"].Count, true)
+		})
+	}
+}
+
+// Where there is no room for threads or queues, kernels ring at the device.
+func TestNoRoom(t *testing.T) {
+	_, info, _ := recording{program: "softhca/rough_check", mode: "full"}.run(t, "no_room")
+	if info.Operations["doorbell"]["write"].Count == 0 {
+		t.Error("nothing was seen where there was room")
+	}
+}
+
+// The recorder's threads have stacks of their own size, in which there is room for a driver, however small those of the program are.
+func TestSmallStacks(t *testing.T) {
+	_, info, want := recording{program: "softhca/rough_check", mode: "full", env: []string{"STANDIN_TO_HOST=deep"}, before: []string{"sh", "-c", `ulimit -s 64 && exec "$@"`, "sh"}}.run(t, "plain")
+	accounted(t, info, want["write"].Count, true)
+}
