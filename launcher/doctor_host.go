@@ -205,6 +205,49 @@ func (d *diagnosis) traced(ctx context.Context) {
 			d.ok("%s %s: %s", l.name, v, path)
 		}
 	}
+	d.gpus(cache)
+}
+
+// gpus looks at what recording of GPUs takes, on hosts that have their driver. Login nodes have none: it is no fact that all nodes share.
+func (d *diagnosis) gpus(cache string) {
+	first := func(sonames ...string) string {
+		for _, soname := range sonames {
+			if path := libraryPath(cache, soname); path != "" {
+				return path
+			}
+		}
+		return ""
+	}
+	cuda, hip := first("libcuda.so.1"), first("libamdhip64.so.7", "libamdhip64.so.6")
+	if cuda == "" && hip == "" {
+		return
+	}
+	if cuda != "" {
+		d.ok("CUDA driver: %s", cuda)
+	}
+	if hip != "" {
+		d.ok("HIP: %s", hip)
+	}
+	if mlx5 := first("libmlx5.so.1"); mlx5 != "" {
+		d.ok("libmlx5, for queues that GPUs ring: %s", mlx5)
+	} else {
+		d.note("it comes with rdma-core; without it GPUs post nothing by themselves that could be recorded", "libmlx5 (libmlx5.so.1) is not installed here")
+	}
+	if cuda == "" {
+		return
+	}
+	const toolkit = "/usr/local/cuda/extras/CUPTI/lib64/"
+	cupti := first("libcupti.so.13", "libcupti.so.12")
+	for _, name := range []string{"libcupti.so.13", "libcupti.so.12"} {
+		if cupti == "" && isFile(toolkit+name) {
+			cupti = toolkit + name
+		}
+	}
+	if cupti != "" {
+		d.ok("CUPTI, for the times of kernels: %s", cupti)
+	} else {
+		d.note("programs may bring one of their own; without it gpu.kernels=times records launches alone", "CUPTI (libcupti.so.13 or libcupti.so.12) is not installed here")
+	}
 }
 
 // libraryPath finds a library as the dynamic linker does: LD_LIBRARY_PATH, then its cache.

@@ -288,3 +288,38 @@ func TestDoctorNamesThePluginThatFits(t *testing.T) {
 		t.Errorf("a program is a plugin of %s", v)
 	}
 }
+
+// Where there is a driver of GPUs it is told what else recording of them takes; elsewhere nothing is.
+func TestDoctorLooksAtWhatGPUsTake(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("LD_LIBRARY_PATH", dir)
+	have := func(names ...string) string {
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var d diagnosis
+		d.gpus("")
+		var all []string
+		for _, f := range d.Findings {
+			all = append(all, f.Verdict+" "+strings.ReplaceAll(f.What, dir, "DIR"))
+		}
+		return strings.Join(all, "\n")
+	}
+	if got := have("libmlx5.so.1"); got != "" {
+		t.Errorf("without GPUs: %s", got)
+	}
+	if got := have("libcuda.so.1"); !strings.HasPrefix(got, "ok CUDA driver: DIR/libcuda.so.1\nok libmlx5, for queues that GPUs ring: DIR/libmlx5.so.1\n") {
+		t.Error(got)
+	}
+	if got := have("libcupti.so.12"); !strings.HasSuffix(got, "\nok CUPTI, for the times of kernels: DIR/libcupti.so.12") {
+		t.Error(got)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "libcuda.so.1")), os.Remove(filepath.Join(dir, "libmlx5.so.1"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := have("libamdhip64.so.6"); got != "ok HIP: DIR/libamdhip64.so.6\nnote libmlx5 (libmlx5.so.1) is not installed here" {
+		t.Error(got)
+	}
+}

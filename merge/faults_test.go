@@ -221,13 +221,14 @@ func TestF61NegativeLatenciesAreCounted(t *testing.T) {
 // F63: what found no room is in the account, each kind apart, and the run is not called complete.
 func TestF63LossesAreInTheAccount(t *testing.T) {
 	for what, live := range map[string]capture.Live{
-		"lost definitions: 3":                                     {LostDefinitions: 3},
-		"more objects than the recorder has places for: 5":        {LostObjects: 5},
-		"lost events: no space (no space left on device)":         {LostEvents: 2, LostBytes: 16, LostCause: capture.LostSpace, LostErrno: 28},
-		"lost events: quota (disk quota exceeded)":                {LostEvents: 2, LostBytes: 16, LostCause: capture.LostQuota, LostErrno: 122},
-		"lost counts: totals are a lower bound":                   {LostTables: 1},
-		"tables full: 4 calls are counted without their endpoint": {Unplaced: 4},
-		"lost events: byte budget; lost definitions: 1":           {LostEvents: 1, LostCause: capture.LostBudget, LostDefinitions: 1},
+		"lost definitions: 3":                              {LostDefinitions: 3},
+		"more objects than the recorder has places for: 5": {LostObjects: 5},
+		"lost events: no space (no space left on device)":  {LostEvents: 2, LostBytes: 16, LostCause: capture.LostSpace, LostErrno: 28},
+		"lost events: quota (disk quota exceeded)":         {LostEvents: 2, LostBytes: 16, LostCause: capture.LostQuota, LostErrno: 122},
+		"lost counts: totals are a lower bound":            {LostTables: 1},
+		"lost events: elements of queues that GPUs ring could not be read; lost counts: totals are a lower bound": {LostEvents: 2, LostTables: 2, LostCause: capture.LostElements},
+		"tables full: 4 calls are counted without their endpoint":                                                 {Unplaced: 4},
+		"lost events: byte budget; lost definitions: 1":                                                           {LostEvents: 1, LostCause: capture.LostBudget, LostDefinitions: 1},
 	} {
 		r := newRig(t)
 		p := r.process("n1", 100, 0)

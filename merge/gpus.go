@@ -91,6 +91,9 @@ func (g *GPUs) summary(line func(string, ...any)) {
 		return
 	}
 	text := fmt.Sprintf("%d launches of kernels", g.Launches)
+	if g.Launches == 1 {
+		text = "1 launch of a kernel"
+	}
 	if g.GraphLaunches > 0 {
 		text += fmt.Sprintf(", %d of graphs", g.GraphLaunches)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/merge/pairing"
@@ -132,11 +133,21 @@ func addCounts(to map[string]Count, from map[uint8]pairing.Count, cat *catalogue
 
 // line is what a summary says of it.
 func (g *GroupInfo) line(layer *string) string {
-	text := fmt.Sprintf("%s on communicator %s: %d of %s", cmp.Or(g.Function, "unknown operation"), cmp.Or(g.Name, g.Communicator, "unknown"), g.Count, size(g.Bytes))
+	text := fmt.Sprintf("%s on communicator %s", cmp.Or(g.Function, "unknown operation"), cmp.Or(g.Name, g.Communicator, "unknown"))
+	if g.Ranks != nil {
+		text += fmt.Sprintf(" of %d ranks", *g.Ranks)
+	}
+	var parts []string
+	if g.Count > 0 {
+		parts = append(parts, fmt.Sprintf("%d calls over all ranks (%s)", g.Count, size(g.Bytes)))
+	}
 	if layer != nil {
 		if c, ok := g.Traffic[*layer]; ok {
-			text += fmt.Sprintf("; %s: %d, %s", *layer, c.Count, size(c.Bytes))
+			parts = append(parts, fmt.Sprintf("posted for it at layer %s: %d requests (%s)", *layer, c.Count, size(c.Bytes)))
 		}
 	}
-	return text
+	if len(parts) == 0 {
+		return text
+	}
+	return text + ": " + strings.Join(parts, "; ")
 }

@@ -60,13 +60,7 @@ func (i *Info) Summary(w io.Writer) {
 		}
 		line("damaged: %s", d)
 	}
-	for n, b := range i.Blind {
-		if n == summaryIncomplete {
-			line("not seen: and %d more", len(i.Blind)-n)
-			break
-		}
-		line("not seen: %s", b)
-	}
+	i.notSeen(line)
 	if i.Time != nil {
 		line("time: %s", i.Time)
 	}
@@ -103,7 +97,7 @@ func (i *Info) Summary(w io.Writer) {
 		}
 	}
 	if i.Lost.Events > 0 {
-		line("lost: %d events (counts and matrix go on: %s)", i.Lost.Events, map[bool]string{true: "exact", false: "a lower bound"}[i.Exact])
+		line("lost: %d events (%s)", i.Lost.Events, map[bool]string{true: "counts and matrix go on: exact", false: "counts and matrix are a lower bound"}[i.Exact])
 	}
 	if i.Lost.Objects > 0 {
 		line("lost: the endpoints of %d objects; their traffic is counted", i.Lost.Objects)
@@ -133,6 +127,47 @@ func (i *Info) Summary(w io.Writer) {
 		line("clock: %d messages received before they were sent, by up to %v", *x.Count, time.Duration(*x.WorstNS))
 	}
 }
+
+// notSeen names what was not seen, once for each process and reason: a process may have hundreds of queue pairs.
+func (i *Info) notSeen(line func(string, ...any)) {
+	type group struct {
+		first Blind
+		names []string
+	}
+	var groups []*group
+	devx := false
+	for _, b := range i.Blind {
+		devx = devx || strings.HasPrefix(b.Reason, blindDevx)
+		same := slices.IndexFunc(groups, func(g *group) bool {
+			return g.first.Host == b.Host && g.first.Pid == b.Pid && g.first.Reason == b.Reason && (g.first.Rank == nil) == (b.Rank == nil) && (b.Rank == nil || *g.first.Rank == *b.Rank)
+		})
+		if same < 0 {
+			groups = append(groups, &group{first: b})
+			same = len(groups) - 1
+		}
+		groups[same].names = append(groups[same].names, b.Name)
+	}
+	left := len(i.Blind)
+	for n, g := range groups {
+		if n == summaryIncomplete {
+			line("not seen: and %d more", left)
+			break
+		}
+		left -= len(g.names)
+		b := g.first
+		b.Name = strings.Join(g.names[:min(len(g.names), summaryIncomplete)], ", ")
+		if more := len(g.names) - summaryIncomplete; more > 0 {
+			b.Name += fmt.Sprintf(" and %d more", more)
+		}
+		line("not seen: %s", b)
+	}
+	if devx && i.GPUs == nil {
+		line("hint: what GPU kernels post to such queue pairs is recorded with `--set providers=cuda`")
+	}
+}
+
+// blindDevx is how the reason begins of queue pairs that programs make in the adapter themselves (preload/mlx5dv_devx.c).
+const blindDevx = "made with mlx5dv_devx_obj_create"
 
 // otherLayers tells of the layers that the summary's is not. What GPUs rang for is in no other layer: no call of the host posts it.
 func (i *Info) otherLayers() (lines []string) {
@@ -248,6 +283,13 @@ func (i *Info) layerLine(layer string) string {
 	text := "layer " + layer + ": " + strings.Join(parts, ", ")
 	if p, ok := i.Purposes[layer]; ok {
 		text += fmt.Sprintf("; data %d (%s), control %d", p.Data.Count, size(p.Data.Bytes), p.Control.Count)
+		all := uint64(0)
+		for _, c := range i.Operations[layer] {
+			all += c.Count
+		}
+		if sum := p.Data.Count + p.Control.Count; sum > all { // what is no operation is in none of the counts before
+			text += fmt.Sprintf(" (%d of them no-operations, waits and the like)", sum-all)
+		}
 		if p.Unknown > 0 {
 			text += fmt.Sprintf(", not readable %d", p.Unknown)
 		}

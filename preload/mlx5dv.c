@@ -67,7 +67,7 @@ ST_EXPORT int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t obj_type)
     if (t && rc == 0 && obj_type & MLX5DV_OBJ_QP && obj->qp.in) {
         struct st_object *o = st_verbs.queue_pair(obj->qp.in);
         if (o->id)
-            st_def_verbs_blind(o->id, "its rings were asked for with mlx5dv_init_obj: requests are written to them without a call");
+            st_def_verbs_blind(o->id, "its rings were asked for with mlx5dv_init_obj: requests, if any, are written to them without a call");
     }
     leave_verbs(t);
     return rc;

@@ -211,7 +211,7 @@ static void queue_pair_made(struct ibv_context *c, const void *key, const uint8_
     uint64_t where = scope(c);
     uint32_t send_cq = st_find(ST_KIND_CQN, number_in(where, get24(qpc + QPC_SEND_CQ)))->id, recv_cq = st_find(ST_KIND_CQN, number_in(where, get24(qpc + QPC_RECV_CQ)))->id;
     st_def_verbs_qp(o->id, st_verbs.device(c)->id, 0, qpn, qp_type(qpc[QPC_SERVICE]), send_cq, recv_cq, 0, 0, send_blocks(qpc), receive_entries(qpc), 0);
-    st_def_verbs_blind(o->id, "made with mlx5dv_devx_obj_create: requests are written to its rings without a call");
+    st_def_verbs_blind(o->id, "made with mlx5dv_devx_obj_create: requests, if any, are written to its rings without a call");
     if (inlen >= CREATE_END)
         chart(key, o, in, where, qpn);
 }

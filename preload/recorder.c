@@ -251,7 +251,10 @@ struct st_thread *st_enter_slow(enum st_layer layer)
 
 void st_missed(uint64_t now, uint64_t requests)
 {
-    __atomic_fetch_add(&st_process->header->lost_tables, requests, __ATOMIC_RELAXED);
+    struct st_file_header *h = st_process->header;
+    if (!h->lost_cause)
+        h->lost_cause = ST_LOST_ELEMENTS;
+    __atomic_fetch_add(&h->lost_tables, requests, __ATOMIC_RELAXED);
     st_lost(now, requests, 0);
 }
 

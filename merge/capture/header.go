@@ -81,10 +81,12 @@ const (
 	LostOther
 	LostThreads
 	LostHandler
+	LostElements
 )
 
 func (l LostCause) String() string {
-	return name(uint32(l), "none", "byte budget", "no space", "quota", "other error", "too many threads", "called by a signal's handler that interrupted the recorder")
+	return name(uint32(l), "none", "byte budget", "no space", "quota", "other error", "too many threads", "called by a signal's handler that interrupted the recorder",
+		"elements of queues that GPUs ring could not be read")
 }
 
 // name returns names[v], or the number where there is none.

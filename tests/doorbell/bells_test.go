@@ -82,6 +82,9 @@ func TestRingWrap(t *testing.T) {
 		if got := info.Operations["doorbell"]["write"].Count; got != 64 || info.Lost.Events != 16 {
 			t.Errorf("%d decoded and %d lost, want 64 and 16", got, info.Lost.Events)
 		}
+		if x := info.Ranks.Incomplete; len(x) != 1 || !strings.HasPrefix(x[0].Reason, "lost events: elements of queues that GPUs ring could not be read") {
+			t.Errorf("why: %+v", x)
+		}
 	}
 }
 

@@ -165,6 +165,11 @@ func doorbells(t *testing.T, run string, s search) {
 	if fmt.Sprint(rows) != fmt.Sprint(want) {
 		t.Errorf("doorbells: %v, not %v", rows, want)
 	}
+	// nothing of the recorder's own
+	rows = query(t, run, "doorbells", "SELECT DISTINCT key FROM slice JOIN args USING (arg_set_id) WHERE category GLOB 'doorbell*' AND key IN ('debug.thread', 'debug.form')")
+	if len(rows) != 0 {
+		t.Errorf("arguments that say nothing of what a GPU did: %v", rows)
+	}
 	// what each GPU's counter says, for as long as it says it, is what it sent
 	rows = query(t, run, "doorbells", "SELECT gpu, sum(bytes_per_second * dur / 1e9) FROM sigmatrace_bandwidth WHERE gpu IS NOT NULL GROUP BY gpu")
 	if len(rows) != gpus {

@@ -82,6 +82,7 @@ var renamed = map[string]map[string]string{
 	"gpu_launch":        {"function": "", "duration": "call_ns"},
 	"gpu_graph_launch":  {"duration": "call_ns"},
 	"gpu_kernel":        {"function": "", "running": ""},
+	"doorbell_request":  {"form": ""}, // bits of the control segment: for who rebuilds the element's bytes (merge/elements)
 	"nccl_task":         {"task": "", "sequence": "", "function": "", "peer": "peer_rank"},
 	"nccl_proxy":        {"task": "", "process": "task_process", "channel": "", "peer": "peer_rank"},
 }
@@ -405,11 +406,13 @@ func (p *Plan) Args(op *ops.Op, args []Arg) []Arg {
 	if gpu := op.PeerGPU; gpu > 0 && int(gpu) <= len(p.text.gpus) {
 		text(argPeerGPU, p.text.gpus[gpu-1])
 	}
-	thread, ok := p.text.threads[op.Process][op.Thread]
-	if !ok {
-		thread = symUnknownThread
+	if t.event.Layer != doorbellLayer { // a thread of the recorder tells of what a GPU does
+		thread, ok := p.text.threads[op.Process][op.Thread]
+		if !ok {
+			thread = symUnknownThread
+		}
+		text(argThread, thread)
 	}
-	text(argThread, thread)
 	for i := range t.fields {
 		f := &t.fields[i]
 		v := op.Fields[f.field]
