@@ -3,6 +3,7 @@ package doorbell
 import (
 	"fmt"
 	"os/exec"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -193,8 +194,22 @@ func TestWhatIsNotPossibleIsSaid(t *testing.T) {
 			}
 		}
 	}
-	_, info, want := bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.batch_threshold=512", "doorbell.cpus=1023"}, look: dump})
+	_, info, want := bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.batch_threshold=512", "doorbell.cpus=1023", "doorbell.poll=pause"}, look: dump})
 	accounted(t, info, want["write"].Count, true)
+	told := &merge.Doorbells{
+		Watches: []merge.Watch{{Processes: 1, Poll: "pause", Threads: 2, Threshold: 512, CPUs: "", Reason: "the process may not run on doorbell.cpus"}},
+		Queues:  []merge.RungQueue{{Queues: 1, Slots: 64, OfGPU: true, Threshold: 32, Asked: 512}},
+	}
+	if !reflect.DeepEqual(info.Doorbells, told) {
+		t.Errorf("the account says %+v, not %+v", info.Doorbells, told)
+	}
+	var summary strings.Builder
+	info.Summary(&summary)
+	for _, want := range []string{"doorbells: looked at by pause in 1 processes: the process may not run on doorbell.cpus\n", "doorbells: 1 queues of 64 slots wait at 32 elements, not 512: half of a queue is the most\n"} {
+		if !strings.Contains(summary.String(), want) {
+			t.Errorf("no %q in\n%s", want, summary.String())
+		}
+	}
 	_, info, want = bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.poll=yield", "doorbell.cpus=0-1"}, look: func(run string) {
 		text, err := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "dump", "--definitions", "--json", run).Output()
 		if err != nil || !regexp.MustCompile(`"doorbell_watch".*"poll":"yield".*"cpus":"0-1","reason":""`).Match(text) {
