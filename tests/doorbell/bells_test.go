@@ -2,7 +2,9 @@ package doorbell
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -217,4 +219,25 @@ func TestWhatIsNotPossibleIsSaid(t *testing.T) {
 		}
 	}})
 	accounted(t, info, want["write"].Count, true)
+}
+
+// Traces have the counters of bandwidth, or not, as the profile says: those of the merge at the run's end, and later ones.
+func TestCountersAreAsTheProfileSays(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		bells(t, "full", "stream", "500,10,1,64", recording{set: []string{"gpu.counters=" + value, "merge.exports=json"}, look: func(run string) {
+			again := filepath.Join(t.TempDir(), "again.json")
+			if out, err := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "export", "--format", "json", "-o", again, run).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, file := range []string{filepath.Join(run, "trace.json"), again} {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Contains(string(text), "initiated bytes per second"); got != want || !strings.Contains(string(text), "doorbell") {
+					t.Errorf("gpu.counters=%s: %s has counters of bandwidth: %v", value, file, got)
+				}
+			}
+		}})
+	}
 }
