@@ -50,6 +50,7 @@ func TestNoneLost(t *testing.T) {
 	}{
 		{"30000,10,1,512", 128, ""},
 		{"20000,10,1,512", 128, "2000"},
+		{"5000,9,1,256", 128, "20000"}, // far more is rung for while a copy goes on than the ring holds, if no doorbell waits for it
 		{"30000,10,1,1024", 0, ""},
 		{"20000,10,1,896", 1, ""},
 		{"30000,10,1,512", 512, ""},
