@@ -22,7 +22,7 @@ func init() {
 		p := newProgressLine(os.Stderr)
 		defer p.end()
 		options := merge.Options{Memory: o.Memory, Workers: o.Workers, Exports: exportsOf(o.Exports), Progress: p.show, AtEnd: true,
-			ClockSource: o.Clock.Source, ClockWarnAbove: o.Clock.WarnAbove, ClockRepair: o.Clock.Repair, Spread: o.Spread, Helped: tellHelpers}
+			ClockSource: o.Clock.Source, ClockWarnAbove: o.Clock.WarnAbove, ClockRepair: o.Clock.Repair, NoBandwidth: !o.Counters, Spread: o.Spread, Helped: tellHelpers}
 		options.LimitMemory()
 		info, err := merge.Run(ctx, dir, options)
 		if err != nil {
@@ -105,6 +105,11 @@ func mergeInput(c *cli.Context) (*rundir.Dir, merge.Options, error) {
 	if err := clockInput(c, dir, &o); err != nil {
 		return nil, o, err
 	}
+	counters, err := ofRun(c, dir, "", "gpu.counters", "true")
+	if err != nil {
+		return nil, o, err
+	}
+	o.NoBandwidth = counters == "false"
 	o.LimitMemory()
 	return dir, o, nil
 }

@@ -23,11 +23,12 @@ type mergeInfo interface {
 
 // mergeOptions are what a profile says of the merge.
 type mergeOptions struct {
-	Memory  int64 // bytes
-	Workers int   // cores, 0: all
-	Exports []string
-	Clock   clockOptions
-	Spread  merge.Spread // gets other hosts to help; nil for none
+	Memory   int64 // bytes
+	Workers  int   // cores, 0: all
+	Exports  []string
+	Clock    clockOptions
+	Counters bool         // of what GPUs ring for
+	Spread   merge.Spread // gets other hosts to help; nil for none
 }
 
 // merger merges the captures of a run directory. It is nil in a build without the merge package.
@@ -44,7 +45,7 @@ func (s *session) mergeRun(ctx context.Context, dir *rundir.Dir, home bool) bool
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	info, err := merger(ctx, dir, mergeOptions{Memory: cmp.Or(s.mergeMemory, s.profile.Size("merge.memory")), Workers: s.workers, Exports: s.profile.List("merge.exports"),
-		Clock: clockOf(s.profile), Spread: s.spread})
+		Clock: clockOf(s.profile), Counters: s.profile.Bool("gpu.counters"), Spread: s.spread})
 	if err != nil {
 		warn(os.Stderr, again, "merging %s: %v", dir.Path(), timedOut(ctx, err))
 		return false

@@ -44,7 +44,8 @@ func newBells(t testing.TB, mode uint32) *bells {
 	l.b.modify(1200, l.qb, 2, 7, gids[0])
 	umem := l.a.define(1300, cat.DefMlx5Umem, devices[0], uint64(5), uint64(0x7000), uint64(4096), uint64(1), uint64(1), uint64(9), uuid(0xa1))
 	l.a.Define(1310, cat.DefMlx5Ring, l.qa, uint64(1), umem, uint64(0), uint64(64))
-	l.a.Define(1320, cat.DefDoorbellQueue, l.qa, uint64(0x7000), uint64(64), uint64(1))
+	l.a.Define(1315, cat.DefDoorbellWatch, "pause", uint64(2), uint64(128), "2-3", "")
+	l.a.Define(1320, cat.DefDoorbellQueue, l.qa, uint64(0x7000), uint64(64), uint64(1), uint64(0), uint64(32))
 	region := l.b.define(1300, cat.DefVerbsMr, uint64(0), uint64(0), uint64(0x1000), uint64(memoryGPU), uint64(1), uint64(keyGPU), uint64(0), uint64(1), uint64(0))
 	l.b.Define(1310, cat.DefMemoryGpu, region, uint64(0), uuid(0xb0))
 	l.b.define(1320, cat.DefVerbsMr, uint64(0), uint64(memoryHost), uint64(0x1000), uint64(memoryHost), uint64(1), uint64(keyHost), uint64(0), uint64(0), uint64(0))
@@ -113,8 +114,14 @@ func TestDoorbellsAndGPUs(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	if i := m.Info(); i.Unfinished != 0 {
+	i := m.Info()
+	if i.Unfinished != 0 {
 		t.Errorf("%d unfinished", i.Unfinished)
+	}
+	validate(t, i, m.Matrix())
+	told := merge.Doorbells{Watches: []merge.Watch{{Processes: 1, Poll: "pause", Threads: 2, Threshold: 128, CPUs: "2-3"}}, Queues: []merge.RungQueue{{Queues: 1, Slots: 64, OfGPU: true, Threshold: 32, Asked: 128}}}
+	if fmt.Sprint(*i.Doorbells) != fmt.Sprint(told) {
+		t.Errorf("how doorbells were looked at: %+v, not %+v", *i.Doorbells, told)
 	}
 
 	dir := filepath.Join(t.TempDir(), "events")

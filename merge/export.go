@@ -56,7 +56,7 @@ func (o *ExportOptions) narrow() bool { return o.From != 0 || o.To != 0 || o.Ran
 
 // TraceOptions are the options with which traces of the run are written, for an export with those of o.
 func (m *Merged) TraceOptions(o ExportOptions) timeline.Options {
-	t := timeline.Options{Workers: cap(m.slots), Layers: o.Layers, From: o.From, To: o.To, Ranks: o.Ranks, Facts: m.info.facts()}
+	t := timeline.Options{Workers: cap(m.slots), Layers: o.Layers, From: o.From, To: o.To, Ranks: o.Ranks, Facts: m.info.facts(), NoBandwidth: m.opts.NoBandwidth}
 	if m.spread != nil && m.spread.pool != nil && o.Layers == nil && !o.narrow() { // workers know no narrower plan
 		t.Elsewhere = m.spread.pool
 	}

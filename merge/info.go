@@ -39,11 +39,12 @@ type Info struct {
 	Surplus     int64                       `json:"surplus"`    // completions without a request
 	Overflow    int64                       `json:"overflow"`   // requests beyond those that may be outstanding in a merge: kept as points in time
 	Lost        Lost                        `json:"lost"`
-	Windowed    *Windowed                   `json:"windowed,omitempty"` // null where all processes recorded all the time
-	Epochs      []Epoch                     `json:"epochs"`             // that operations are kept apart for; empty: they are not
-	Phases      []PhaseInfo                 `json:"phases"`             // of the application, the longest first
-	GPUs        *GPUs                       `json:"gpus,omitempty"`     // null where no GPU was seen
-	NCCL        *NCCLInfo                   `json:"nccl"`               // null where no process found the recorder as NCCL's profiler plugin
+	Windowed    *Windowed                   `json:"windowed,omitempty"`  // null where all processes recorded all the time
+	Epochs      []Epoch                     `json:"epochs"`              // that operations are kept apart for; empty: they are not
+	Phases      []PhaseInfo                 `json:"phases"`              // of the application, the longest first
+	GPUs        *GPUs                       `json:"gpus,omitempty"`      // null where no GPU was seen
+	Doorbells   *Doorbells                  `json:"doorbells,omitempty"` // null where no process looked at doorbells
+	NCCL        *NCCLInfo                   `json:"nccl"`                // null where no process found the recorder as NCCL's profiler plugin
 	Clock       ClockInfo                   `json:"clock"`
 	Bytes       Bytes                       `json:"bytes"`
 	Damaged     []Damage                    `json:"damaged"`       // files, or parts of them, that could not be read
@@ -256,7 +257,7 @@ func newInfo(name string, in *inventory, cat *catalogue.Catalogue, s *match.Summ
 		Events:     Events{ByProvider: map[string]int64{}, ByName: map[string]int64{}},
 		Operations: map[string]map[string]Count{}, Flows: Flows{Unmatched: map[string]int64{}, Layers: map[string]Flows{}},
 		Damaged: slices.Concat(in.damaged, in.copies), Blind: []Blind{}, Exports: []Exported{},
-		Epochs: e.told(), Phases: in.phases(cat), GPUs: in.gpus(), NCCL: in.nccl(cat),
+		Epochs: e.told(), Phases: in.phases(cat), GPUs: in.gpus(), Doorbells: in.doorbells(), NCCL: in.nccl(cat),
 	}
 	if i.Damaged == nil {
 		i.Damaged = []Damage{}

@@ -34,6 +34,7 @@ type Options struct {
 	ClockSource    string        // one of ClockSources; "" means ClockAuto
 	ClockRepair    bool          // remove every receive before its send, by moving times
 	ClockWarnAbove time.Duration // nodes whose clock may be further off, or nobody knows how far, are warned of; 0: none
+	NoBandwidth    bool          // traces without the counters of what GPUs ring for
 	TempDir        string        // for the temporary file; "" means the run directory
 	Log            hclog.Logger
 	Progress       func(stage string, done, total int64) // called from several goroutines; nil for none

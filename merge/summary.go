@@ -87,6 +87,7 @@ func (i *Info) Summary(w io.Writer) {
 		line("phase %s", i.phaseLine(&x))
 	}
 	i.GPUs.summary(line)
+	i.Doorbells.summary(line)
 	if i.NCCL != nil {
 		for n := range i.NCCL.Groups {
 			if n == summaryPhases {

@@ -104,7 +104,7 @@ var Keys = []Key{
 	{Name: "gpu.kernels", Kind: Enum, Default: "launches", Valid: []string{"off", "launches", "times"},
 		Doc: "What provider cuda records of kernels. launches: each launch, with function, grid, block and stream; counts alone in mode aggregate. times: also when each kernel ran, by CUPTI, NVIDIA's library for tools, where that is there and nothing else in the program uses it; launches take longer then (tests/gpu/kernels.sh measures it). off: nothing."},
 	{Name: "gpu.counters", Kind: Bool, Default: "true",
-		Doc: "Show in the trace how many bytes a second each GPU posts by itself, as a counter. It says nothing to the recorder."},
+		Doc: "Show in traces how many bytes a second each GPU posts by itself, in all and by queue pair, as counters. It says nothing to the recorder: a merge or export of a run goes by the run's profile."},
 	{Name: "nccl.events", Kind: List, Default: "coll,p2p,proxy", Valid: []string{"coll", "p2p", "proxy", "steps"}, Needed: true,
 		Doc: "What provider nccl asks NCCL's profiler interface for. coll: collectives. p2p: sends and receives. proxy: what the network proxy does for them, by channel and peer. steps: each of its steps, too, which tells which requests belong to which channel, and takes more time."},
 	{Name: "clock.source", Kind: Enum, Default: "auto", Valid: []string{"auto", "calibration", "messages", "system"},

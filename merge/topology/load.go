@@ -274,6 +274,7 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 		}
 	}
 	p.defineGPU(d)
+	p.defineDoorbells(d)
 	if o == nil {
 		o = p.defineFabric(d, now)
 	}

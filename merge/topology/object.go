@@ -155,6 +155,7 @@ type Process struct {
 	Resets   []Reset   // in order of time
 	Off      []Off
 	Kernels  Kernels
+	Bells    Doorbells
 	Plugins  []Plugin
 	devices  map[uint32]*device
 	ways     map[way]*Object     // libfabric: ways of endpoints to addresses, the last of each

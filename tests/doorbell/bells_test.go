@@ -2,7 +2,10 @@ package doorbell
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,6 +50,7 @@ func TestNoneLost(t *testing.T) {
 	}{
 		{"30000,10,1,512", 128, ""},
 		{"20000,10,1,512", 128, "2000"},
+		{"5000,9,1,256", 128, "20000"}, // far more is rung for while a copy goes on than the ring holds, if no doorbell waits for it
 		{"30000,10,1,1024", 0, ""},
 		{"20000,10,1,896", 1, ""},
 		{"30000,10,1,512", 512, ""},
@@ -196,8 +200,22 @@ func TestWhatIsNotPossibleIsSaid(t *testing.T) {
 			}
 		}
 	}
-	_, info, want := bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.batch_threshold=512", "doorbell.cpus=1023"}, look: dump})
+	_, info, want := bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.batch_threshold=512", "doorbell.cpus=1023", "doorbell.poll=pause"}, look: dump})
 	accounted(t, info, want["write"].Count, true)
+	told := &merge.Doorbells{
+		Watches: []merge.Watch{{Processes: 1, Poll: "pause", Threads: 2, Threshold: 512, CPUs: "", Reason: "the process may not run on doorbell.cpus"}},
+		Queues:  []merge.RungQueue{{Queues: 1, Slots: 64, OfGPU: true, Threshold: 32, Asked: 512}},
+	}
+	if !reflect.DeepEqual(info.Doorbells, told) {
+		t.Errorf("the account says %+v, not %+v", info.Doorbells, told)
+	}
+	var summary strings.Builder
+	info.Summary(&summary)
+	for _, want := range []string{"doorbells: looked at by pause in 1 processes: the process may not run on doorbell.cpus\n", "doorbells: 1 queues of 64 slots wait at 32 elements, not 512: half of a queue is the most\n"} {
+		if !strings.Contains(summary.String(), want) {
+			t.Errorf("no %q in\n%s", want, summary.String())
+		}
+	}
 	_, info, want = bells(t, "full", "stream", "500,6,1,16", recording{set: []string{"doorbell.poll=yield", "doorbell.cpus=0-1"}, look: func(run string) {
 		text, err := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "dump", "--definitions", "--json", run).Output()
 		if err != nil || !regexp.MustCompile(`"doorbell_watch".*"poll":"yield".*"cpus":"0-1","reason":""`).Match(text) {
@@ -205,4 +223,25 @@ func TestWhatIsNotPossibleIsSaid(t *testing.T) {
 		}
 	}})
 	accounted(t, info, want["write"].Count, true)
+}
+
+// Traces have the counters of bandwidth, or not, as the profile says: those of the merge at the run's end, and later ones.
+func TestCountersAreAsTheProfileSays(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		bells(t, "full", "stream", "500,10,1,64", recording{set: []string{"gpu.counters=" + value, "merge.exports=json"}, look: func(run string) {
+			again := filepath.Join(t.TempDir(), "again.json")
+			if out, err := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "export", "--format", "json", "-o", again, run).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, file := range []string{filepath.Join(run, "trace.json"), again} {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Contains(string(text), "initiated bytes per second"); got != want || !strings.Contains(string(text), "doorbell") {
+					t.Errorf("gpu.counters=%s: %s has counters of bandwidth: %v", value, file, got)
+				}
+			}
+		}})
+	}
 }

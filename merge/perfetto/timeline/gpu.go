@@ -85,7 +85,7 @@ func (p *Plan) intervals(n int) (from, to, width int64) {
 }
 
 // Bandwidth reads the run, where GPUs ring for anything, and returns what was rung for in each interval of time, as bytes a second: of every queue and every GPU,
-// without what only synchronizes. Samples are in order of track and time; the counter holds from one to the next.
+// without what only synchronizes; nothing with NoBandwidth. Samples are in order of track and time; the counter holds from one to the next.
 func (p *Plan) Bandwidth(ctx context.Context, src ops.Source) ([]Sample, error) {
 	rung := 0
 	for i := range p.endpoints {
@@ -93,7 +93,7 @@ func (p *Plan) Bandwidth(ctx context.Context, src ops.Source) ([]Sample, error) 
 			rung++
 		}
 	}
-	if rung == 0 {
+	if rung == 0 || p.Options.NoBandwidth {
 		return nil, nil
 	}
 	from, to, width := p.intervals(rung + len(p.GPUs))

@@ -27,6 +27,8 @@ type Options struct {
 	Piece     *Piece           // only the operations of a piece; nil means all
 	Elsewhere Elsewhere        // other processes that make parts; nil for none
 	Facts     []Fact           // said of the run in the overview, beside what the plan knows itself
+
+	NoBandwidth bool // without the counters of what GPUs ring for
 }
 
 // Piece is a part of a trace that is split by time: the operations posted in [From, To), ns since the Unix epoch.
