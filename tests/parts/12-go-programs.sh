@@ -1,7 +1,7 @@
 #!/bin/bash
 # The Go tests that run programs (tests/...), and what the race detector would distort: these packages hardly run Go code of ours in
 # their own process.
-# runner: limit=30m
+# runner: limit=45m
 . "$(dirname "$0")/../lib.sh"
 set -o pipefail
 tests/softhca/setup.sh >&2
