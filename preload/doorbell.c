@@ -35,6 +35,13 @@ static inline int st_pthread_mutex_trylock(pthread_mutex_t *m)
     return real ? real(m) : ENOSYS;
 }
 
+static inline int st_pthread_attr_setstacksize(pthread_attr_t *a, size_t size)
+{
+    ST_LIBC(pthread_attr_setstacksize);
+    return real ? real(a, size) : ENOSYS;
+}
+
+#define pthread_attr_setstacksize st_pthread_attr_setstacksize
 #define pthread_mutex_trylock st_pthread_mutex_trylock
 #define pthread_create st_pthread_create
 #define pthread_sigmask st_pthread_sigmask
