@@ -1,8 +1,12 @@
 package doorbell
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-// Programs that end, or lose something, while their doorbells are watched: each runs as it does without the recorder, and nothing is missing of what it did.
+// Programs that end, or lose something, while their doorbells are watched: each runs as it does without the recorder, and nothing is missing of what it did,
+// but what it frees before the thread that copies got to it, which is counted as lost.
 func TestRoughEnds(t *testing.T) {
 	for _, name := range []string{"plain", "memory_gone", "memory_gone_at_exit", "memory_of_one_gone", "refused", "busy", "reset", "cancelled", "forked_meanwhile"} {
 		t.Run(name, func(t *testing.T) {
@@ -11,7 +15,7 @@ func TestRoughEnds(t *testing.T) {
 				more.env = []string{"SOFTHCA_FAULT=busy_every=1"}
 			}
 			_, info, want := more.run(t, name)
-			accounted(t, info, want["write"].Count, true)
+			accounted(t, info, want["write"].Count, !strings.Contains(name, "memory") && name != "reset")
 		})
 	}
 }
