@@ -16,6 +16,7 @@ static struct range {
     unsigned times;
     uint64_t device; /* given in its place; 0: the register itself */
 } ranges[RANGES];
+static unsigned used; /* none is in use from here on: programs ask for addresses of memory that has nothing to do with it */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pid_t locked_in; /* a forked child does not have the thread that may have held the lock, and what its parent has registered is not its own */
 
@@ -27,6 +28,7 @@ static int lock(void)
     if (was && was != me) {
         pthread_mutex_init(&mu, NULL);
         memset(ranges, 0, sizeof ranges);
+        __atomic_store_n(&used, 0, __ATOMIC_RELEASE);
     }
     pthread_mutex_lock(&mu);
     return cancel;
@@ -40,7 +42,7 @@ static void unlock(int cancel)
 
 static struct range *range_of(const struct devmem *driver, const void *p)
 {
-    for (unsigned i = 0; i < RANGES; i++)
+    for (unsigned i = 0; i < used; i++)
         if (ranges[i].p && ranges[i].driver == driver && (const char *)p >= (const char *)ranges[i].p && (const char *)p < (const char *)ranges[i].p + ranges[i].size)
             return &ranges[i];
     return NULL;
@@ -53,7 +55,7 @@ static void page_goes(uint64_t reg, uint64_t size)
     if (!bell_mine()) /* none was taken, or a forked child's parent has them, and the lock perhaps */
         return;
     int cancel = lock();
-    for (unsigned i = 0; i < RANGES; i++)
+    for (unsigned i = 0; i < used; i++)
         if (ranges[i].p && ranges[i].device && (uintptr_t)ranges[i].p - reg < size) {
             doorbell_release(ranges[i].p, true);
             ranges[i].device = 0;
@@ -78,6 +80,8 @@ void registered(const struct devmem *driver, void *p, size_t size)
     for (unsigned i = 0; i < RANGES && !(again && again->p == p); i++)
         if (!ranges[i].p) {
             ranges[i] = (struct range){driver, p, size, 1, 0};
+            if (i >= used)
+                __atomic_store_n(&used, i + 1, __ATOMIC_RELEASE);
             break;
         }
     unlock(cancel);
@@ -86,6 +90,8 @@ void registered(const struct devmem *driver, void *p, size_t size)
 
 void registered_address(const struct devmem *driver, void *p, uint64_t *device)
 {
+    if (!__atomic_load_n(&used, __ATOMIC_ACQUIRE))
+        return;
     int saved = errno;
     int cancel = lock();
     struct range *r = range_of(driver, p);
@@ -106,6 +112,8 @@ void registered_address(const struct devmem *driver, void *p, uint64_t *device)
 
 void registered_ends(const struct devmem *driver, const void *p)
 {
+    if (!__atomic_load_n(&used, __ATOMIC_ACQUIRE))
+        return;
     int saved = errno;
     int cancel = lock();
     struct range *r = range_of(driver, p);
