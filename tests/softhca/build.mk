@@ -66,7 +66,7 @@ $(SH)/gpu_check $(SH)/bell_check $(SH)/end_check $(SH)/rough_check: $(SH)/%: $(a
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs
 
-$(SH)/dc_check: $(addprefix $(SOFTHCA)/clients/,check.c devx.c dc_check.c check.h devx.h) $(B)/standin/libcuda.so
+$(SH)/dc_check: $(addprefix $(SOFTHCA)/clients/,check.c devx.c gpu.c dc_check.c check.h devx.h gpu.h) $(B)/standin/libcuda.so
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs
 

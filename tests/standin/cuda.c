@@ -12,6 +12,7 @@ enum { DEVICES = 16, STACK = 32 };
 
 struct block {
 	struct block *next;
+	_Atomic int copies;
 	uint64_t address; /* for programs: nobody can use it */
 	uint8_t *alias;
 	size_t size;
@@ -220,6 +221,8 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 	pthread_mutex_unlock(&mu);
 	if (!b)
 		return CUDA_ERROR_INVALID_VALUE;
+	while (atomic_load(&b->copies)) /* those under way end before */
+		usleep(50);
 	munmap((void *)(uintptr_t)b->address, b->size);
 	munmap(b->alias, b->size);
 	close(b->fd);
@@ -258,6 +261,28 @@ int standin_block(uint64_t p, uint64_t *base, uint64_t *size, int *device)
 		}
 	pthread_mutex_unlock(&mu);
 	return fd;
+}
+
+struct block *standin_hold(uint64_t p, uint64_t *usable)
+{
+	struct block *b;
+
+	*usable = p;
+	pthread_mutex_lock(&mu);
+	for (b = blocks; b; b = b->next)
+		if (p >= b->address && p - b->address < b->size) {
+			atomic_fetch_add(&b->copies, 1);
+			*usable = (uintptr_t)b->alias + (p - b->address);
+			break;
+		}
+	pthread_mutex_unlock(&mu);
+	return b;
+}
+
+void standin_let_go(struct block *b)
+{
+	if (b)
+		atomic_fetch_sub(&b->copies, 1);
 }
 
 void *standin_gpu(uint64_t address)

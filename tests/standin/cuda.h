@@ -10,6 +10,9 @@
 int standin_block(uint64_t p, uint64_t *base, uint64_t *size, int *device);
 /* Memory of a descriptor, which it keeps, as a GPU's. */
 CUresult standin_map(int fd, size_t n, int device, CUdeviceptr *p);
+/* Where threads reach the address; its allocation, which is kept until it is let go, or NULL where it is not of a GPU. */
+struct block *standin_hold(uint64_t p, uint64_t *usable);
+void standin_let_go(struct block *b);
 
 #pragma GCC visibility pop
 

@@ -2,9 +2,7 @@
  * dc_check: dynamically connected queues of three processes with a GPU's memory each, filled and rung by kernels of the stand-in CUDA driver. Each process says what it has sent to whom:
  * "sent PID PID WRITES BYTES ATOMICS STORES".
  */
-#include "../../standin/standin.h"
-#include "check.h"
-#include "devx.h"
+#include "gpu.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -33,30 +31,8 @@ struct party {
 	uint64_t bad;
 };
 
-static void cuda(CUresult rc, const char *what)
-{
-	CHECK(!rc, "%s: CUDA error %d", what, rc);
-}
-
-static void *on_gpu(size_t n, void **usable)
-{
-	CUdeviceptr p;
-
-	cuda(cuMemAlloc_v2(&p, n), "cuMemAlloc");
-	*usable = standin_gpu(p);
-	return (void *)(uintptr_t)p;
-}
-
-static void off_gpu(void *p)
-{
-	cuda(cuMemFree_v2((uintptr_t)p), "cuMemFree");
-}
-
-static const struct memory gpu_memory = { on_gpu, off_gpu };
-
 static void open_party(struct party *p)
 {
-	enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	CUcontext c;
 
