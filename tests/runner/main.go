@@ -87,6 +87,7 @@ func run(ctx context.Context, args []string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	r.showFailures()
 	summary := fmt.Sprintf("%d passed, %d failed, %d skipped\n", total.passed, total.failed, total.skipped)
 	fmt.Print(summary)
 	if err := os.WriteFile(filepath.Join(absBuild, "test-logs", "summary"), []byte(summary), 0o644); err != nil {

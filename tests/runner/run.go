@@ -32,8 +32,15 @@ type runner struct {
 	allowed []string // patterns of path.Match over "part/test"
 	started time.Time
 
-	mu  sync.Mutex // guards out
-	out io.Writer
+	mu       sync.Mutex // guards out and failures
+	out      io.Writer
+	failures []failure
+}
+
+// failure is a test that failed, or a part that did as a whole.
+type failure struct {
+	what string   // "PART/TEST: why"
+	said []string // the last lines that the test itself printed
 }
 
 // runAll runs the parts, at most jobs at a time; those that want to be alone come last, one by one.
@@ -81,10 +88,30 @@ func (r *runner) say(lines ...string) {
 	}
 }
 
+// fail shows a failure with what the test printed, and keeps it for showFailures.
+func (r *runner) fail(what string, said []string) {
+	const lines, kept = 40, 6
+	said = said[max(0, len(said)-lines):]
+	r.say(append([]string{"FAIL " + what}, said...)...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, failure{what, said[max(0, len(said)-kept):]})
+}
+
+// showFailures prints all failures once more, for places where only the end of this output is kept.
+func (r *runner) showFailures() {
+	for _, f := range r.failures {
+		fmt.Fprintf(r.out, "FAIL %s\n", f.what)
+		for _, l := range f.said {
+			fmt.Fprintln(r.out, l)
+		}
+	}
+}
+
 // runPart runs one part to its end or limit and prints what it came to.
 func (r *runner) runPart(ctx context.Context, p part) tally {
 	if ctx.Err() != nil {
-		r.say("FAIL " + p.name + ": not run, interrupted")
+		r.fail(p.name+": not run, interrupted", nil)
 		return tally{failed: 1}
 	}
 	start := time.Now()
@@ -92,7 +119,7 @@ func (r *runner) runPart(ctx context.Context, p part) tally {
 	t, err := r.execute(ctx, p, logName)
 	if err != nil {
 		t.failed++
-		r.say(fmt.Sprintf("FAIL %s: %v", p.name, err))
+		r.fail(fmt.Sprintf("%s: %v", p.name, err), nil)
 	}
 	r.say(fmt.Sprintf("%s: %d ok, %d failed, %d skipped (%.1f s)", p.name, t.passed, t.failed, t.skipped, time.Since(start).Seconds()))
 	if t.failed > 0 {
@@ -161,14 +188,22 @@ func (r *runner) execute(ctx context.Context, p part, logName string) (tally, er
 }
 
 // readReport copies the part's output to its log and counts the result lines; failures and skips are shown at once.
+// Indented lines are what the test of the next result line printed.
 func (r *runner) readReport(p part, in io.Reader, log io.Writer) tally {
 	var t tally
+	var said []string
 	br := bufio.NewReader(in)
 	for {
 		line, err := br.ReadString('\n')
 		if line != "" {
 			fmt.Fprint(log, line)
-			r.count(p, strings.TrimRight(line, "\n"), &t)
+			line = strings.TrimRight(line, "\n")
+			if strings.HasPrefix(line, "    ") {
+				said = append(said, line)
+			} else {
+				r.count(p, line, said, &t)
+				said = nil
+			}
 		}
 		if err != nil {
 			return t
@@ -176,7 +211,7 @@ func (r *runner) readReport(p part, in io.Reader, log io.Writer) tally {
 	}
 }
 
-func (r *runner) count(p part, line string, t *tally) {
+func (r *runner) count(p part, line string, said []string, t *tally) {
 	word, rest, _ := strings.Cut(line, " ")
 	name, _, _ := strings.Cut(rest, ": ")
 	if name == "" {
@@ -187,14 +222,14 @@ func (r *runner) count(p part, line string, t *tally) {
 		t.passed++
 	case "FAIL":
 		t.failed++
-		r.say("FAIL " + p.name + "/" + rest)
+		r.fail(p.name+"/"+rest, said)
 	case "SKIP":
 		if r.quick && strings.HasSuffix(rest, ": not part of the quick run") {
 			return // left out by choice, not for want of something
 		}
 		if r.strict && !r.mayBeSkipped(p.name+"/"+name) {
 			t.failed++
-			r.say("FAIL " + p.name + "/" + rest + " (this skip is not on the list of allowed ones)")
+			r.fail(p.name+"/"+rest+" (this skip is not on the list of allowed ones)", nil)
 			return
 		}
 		t.skipped++
