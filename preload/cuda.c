@@ -141,3 +141,21 @@ ST_EXPORT CUresult cuMemHostUnregister(void *p)
         registered_ends(&devmem_cuda, p);
     return rc;
 }
+
+/* ---- memory that queues may be in -------------------------------------------------------------------------------------------------------------- */
+
+ST_EXPORT CUresult cuMemFree_v2(CUdeviceptr p)
+{
+    if (!CUDA(cuMemFree_v2))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    doorbell_memory_goes(&devmem_cuda, p, 0);
+    return cuda_real.cuMemFree_v2(p);
+}
+
+ST_EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t size)
+{
+    if (!CUDA(cuMemUnmap))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    doorbell_memory_goes(&devmem_cuda, p, size);
+    return cuda_real.cuMemUnmap(p, size);
+}

@@ -28,6 +28,8 @@ enum { CUDA_NEXT = 14000 };
     X(cuMemHostRegister_v2, "cuMemHostRegister", 6050, CUDA_NEXT, STREAMS_ANY)                              \
     X(cuMemHostUnregister, "cuMemHostUnregister", 4000, CUDA_NEXT, STREAMS_ANY)                             \
     X(cuMemHostGetDevicePointer_v2, "cuMemHostGetDevicePointer", 3020, CUDA_NEXT, STREAMS_ANY)              \
+    X(cuMemFree_v2, "cuMemFree", 3020, CUDA_NEXT, STREAMS_ANY)                                              \
+    X(cuMemUnmap, "cuMemUnmap", 10020, CUDA_NEXT, STREAMS_ANY)                                              \
     X(cuGetProcAddress_v2, "cuGetProcAddress", 12000, CUDA_NEXT, STREAMS_ANY)                               \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 12000, STREAMS_ANY)                                      \
     X(cuGetExportTable, "cuGetExportTable", 3000, CUDA_NEXT, STREAMS_ANY)
@@ -47,6 +49,7 @@ enum { CUDA_NEXT = 14000 };
 #define CU_CALLED(X) CU_FOR_MEMORY(X) CU_FOR_KERNELS(X)
 #define CU_FOR_MEMORY(X)                                                   \
     X(cuPointerGetAttribute)                                               \
+    X(cuMemGetAddressRange_v2)                                             \
     X(cuCtxPushCurrent_v2)                                                 \
     X(cuCtxPopCurrent_v2)                                                  \
     X(cuCtxGetCurrent)                                                     \
@@ -86,6 +89,9 @@ _Static_assert(sizeof(struct cuda_attribute) == 72 && offsetof(struct cuda_confi
 CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void *p);
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *p, unsigned flags);
+CUresult cuMemFree_v2(CUdeviceptr p);
+CUresult cuMemUnmap(CUdeviceptr p, size_t size);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p);
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 CUresult cuGetExportTable(const void **table, const uint8_t *uuid);
@@ -135,6 +141,9 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
 bool doorbell_alive(void *p);
 /* Nobody rings it any longer. alive: what the driver made for it is there, and is to go. */
 void doorbell_release(void *p, bool alive);
+/* Memory of GPUs is going to be given back, of which size bytes are told of, or, if that is 0, as many as the driver knows of: what was rung for and lies there is read before, and
+ * nothing afterwards. */
+void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_t size);
 
 /* decode.c: records what lies in the blocks from index `from` to `to` of a queue, of which blocks[i & (n - 1)] is the i-th; now: when they were
  * rung. */

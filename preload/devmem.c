@@ -42,6 +42,13 @@ static bool context_of(uint64_t address, void **context)
            cuda_real.cuPointerGetAttribute(context, ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS;
 }
 
+static uint64_t size_at(uint64_t address)
+{
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    return cuda_real.cuMemGetAddressRange_v2(&base, &size, address) == CUDA_SUCCESS ? size - (address - base) : 0;
+}
+
 static void *current(void)
 {
     void *context = NULL;
@@ -129,6 +136,7 @@ static bool alive(void *host)
 const struct devmem devmem_cuda = {
     .ready = ready,
     .context_of = context_of,
+    .size_at = size_at,
     .current = current,
     .open = open_stream,
     .close = close_stream,

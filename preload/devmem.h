@@ -15,6 +15,8 @@ struct devmem {
     bool (*ready)(void);
     /* What to copy from an address with: NULL for the host's memory. false: not to be known. */
     bool (*context_of)(uint64_t address, void **context);
+    /* The memory that is given back with an address: how much of it there is from there on; 0: not known. */
+    uint64_t (*size_at)(uint64_t address);
     /* The calling thread's context. */
     void *(*current)(void);
     /* A stream of its own, which waits for no other, in a context; NULL: the calling thread's. A kernel that runs may keep a driver from making one. */

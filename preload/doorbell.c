@@ -379,3 +379,46 @@ void doorbell_release(void *p, bool alive)
     }
     pthread_mutex_unlock(&setting_up);
 }
+
+static bool lies_in(uint64_t what, uint64_t address, uint64_t size) { return what && what - address < size; }
+
+static bool in_memory(const struct bell_queue *o, uint64_t address, uint64_t size)
+{
+    return (o->context && lies_in(o->q.ring, address, size)) || (o->record_context && lies_in(o->q.record, address, size));
+}
+
+static void forget_memory(struct bell_page *w, uint64_t address, uint64_t size)
+{
+    bool any = false;
+    for (struct bell_queue *o = w->queues; o; o = o->next)
+        any = any || in_memory(o, address, size);
+    if (!any)
+        return;
+    settle(w);
+    bell_take();
+    for (struct bell_queue *o = w->queues; o; o = o->next) {
+        o->gone = o->gone || (o->context && lies_in(o->q.ring, address, size));
+        if (o->record_context && lies_in(o->q.record, address, size)) {
+            o->record_known = false;
+            BELL_SET(o->record_context, NULL);
+        }
+    }
+    bell_give();
+    copier_passed();
+}
+
+void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_t size)
+{
+    if (!BELL_GET(bell_used) || !address || !bell_mine())
+        return;
+    int saved = errno, cancel = st_uncancelled();
+    if (size || (driver->ready() && (size = driver->size_at(address)))) {
+        pthread_mutex_lock(&setting_up);
+        for (unsigned i = 0; i < BELL_GET(bell_used); i++)
+            if (BELL_GET(bell_pages[i].reg) && bell_pages[i].driver->size_at == driver->size_at)
+                forget_memory(&bell_pages[i], address, size);
+        pthread_mutex_unlock(&setting_up);
+    }
+    st_cancelled(cancel);
+    errno = saved;
+}

@@ -24,6 +24,7 @@ struct bell_queue {
     struct bell_queue *next; /* of its page */
     struct st_queue q;
     bool read;         /* its elements can be read */
+    bool gone;         /* they could, but their memory was given back: what is rung for is lost */
     bool pinned;       /* blocks, so that a driver copies into them by itself */
     bool failed;       /* a copy of those under way could not be started */
     bool record_known; /* its doorbell record can be read */

@@ -77,9 +77,10 @@ static bool answer(struct bell_page *w)
         return false;
     uint64_t now = st_clock();
     for (struct bell_queue *o = BELL_GET(w->queues); o; o = BELL_GET(o->next)) {
-        o->record[7] = o->record_context && !BELL_GET(bell_over) && w->driver->copy(o->record_context, o->record_stream, o->record, o->q.record + 4, 4);
+        void *context = BELL_GET(o->record_context);
+        o->record[7] = context && !BELL_GET(bell_over) && w->driver->copy(context, o->record_stream, o->record, o->q.record + 4, 4);
         if (o->record[7])
-            o->record[7] = w->driver->wait(o->record_context, o->record_stream);
+            o->record[7] = w->driver->wait(context, o->record_stream);
     }
     if (!bell_try())
         return true; /* somebody has the lock who may wait for us */

@@ -94,7 +94,7 @@ static bool copy_blocks(const struct bell_queue *o, uint32_t at, uint32_t n)
 static void keep_elements(struct bell_queue *o, uint32_t from, uint32_t to, uint64_t now)
 {
     uint32_t mask = o->q.blocks - 1, n = to - from, at = from & mask, first = n < o->q.blocks - at ? n : o->q.blocks - at;
-    if (outstanding(o) + n > o->q.blocks || (!o->context && (!copy_blocks(o, at, first) || (n != first && !copy_blocks(o, 0, n - first))))) {
+    if (o->gone || outstanding(o) + n > o->q.blocks || (!o->context && (!copy_blocks(o, at, first) || (n != first && !copy_blocks(o, 0, n - first))))) {
         __atomic_fetch_add(&o->skipped, n, __ATOMIC_RELAXED);
         o->index = to;
         return;

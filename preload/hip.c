@@ -1,6 +1,7 @@
 /* HIP's functions as programs find them (linked, looked up, asked of HIP itself), and those of the runtime below it that map memory for GPUs: rocSHMEM has its doorbells from there. */
 #define _GNU_SOURCE
 #include "hip.h"
+#include "doorbell.h"
 #include "registered.h"
 
 #include <errno.h>
@@ -86,6 +87,15 @@ ST_EXPORT int hipHostUnregister(void *p)
     if (rc == HIP_SUCCESS) /* else kernels ring on */
         registered_ends(&devmem_hip, p);
     return rc;
+}
+
+ST_EXPORT int hipFree(void *p)
+{
+    if (!HIP(hipFree))
+        return HIP_ERROR_NOT_INITIALIZED;
+    if (!hip_inside)
+        doorbell_memory_goes(&devmem_hip, (uintptr_t)p, 0);
+    return hip_real.hipFree(p);
 }
 
 static int locked(int rc, void *p, size_t size, void **device)

@@ -19,6 +19,7 @@ enum { HIP_ROCM_6 = 60000000, HIP_ROCM_7 = 70000000 }; /* hipRuntimeGetVersion: 
     X(hipHostUnregister)       \
     X(hipHostGetDevicePointer) \
     X(hipGetProcAddress)       \
+    X(hipFree)                 \
     X(hipLaunchKernel)         \
     X(hipExtLaunchKernel)      \
     X(hipModuleLaunchKernel)   \
@@ -33,6 +34,7 @@ enum { HIP_ROCM_6 = 60000000, HIP_ROCM_7 = 70000000 }; /* hipRuntimeGetVersion: 
     X(hipGetDevice)                       \
     X(hipSetDevice)                       \
     X(hipPointerGetAttribute)             \
+    X(hipMemGetAddressRange)              \
     X(hipPeekAtLastError)                 \
     X(hipGetLastError)                    \
     X(hipStreamCreateWithPriority)        \
@@ -70,6 +72,8 @@ int hipGetProcAddress(const char *name, void **function, int version, uint64_t f
 int hsa_amd_memory_lock(void *p, size_t size, struct hsa_agent *agents, int n, void **device);
 int hsa_amd_memory_lock_to_pool(void *p, size_t size, struct hsa_agent *agents, int n, uint64_t pool, uint32_t flags, void **device);
 int hsa_amd_memory_unlock(void *p);
+int hipFree(void *p);
+int hipMemGetAddressRange(void **base, size_t *size, void *p);
 int hipRuntimeGetVersion(int *version);
 int hipGetDevice(int *device);
 int hipSetDevice(int device);

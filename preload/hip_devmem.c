@@ -59,6 +59,17 @@ static bool context_of(uint64_t address, void **context)
     return known;
 }
 
+static uint64_t size_at(uint64_t address)
+{
+    struct place p;
+    void *base = NULL;
+    size_t size = 0;
+    enter(&p, NULL);
+    int rc = p.error ? p.error : hip_real.hipMemGetAddressRange(&base, &size, (void *)address);
+    leave(&p, NULL);
+    return rc == HIP_SUCCESS ? size - (address - (uintptr_t)base) : 0;
+}
+
 static void *current(void)
 {
     int device = 0;
@@ -147,7 +158,7 @@ static bool alive(void *host)
 
 #define ROW(n)                                                                                                                                                 \
     {                                                                                                                                                          \
-        .nests = n, .ready = ready, .context_of = context_of, .current = current, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, \
+        .nests = n, .ready = ready, .context_of = context_of, .size_at = size_at, .current = current, .open = open_stream, .close = close_stream, .copy = copy, .done = done, .wait = wait_for, \
         .pin = pin, .unpin = unpin, .alive = alive,                                                                                                            \
     }
 const struct devmem devmem_hip = ROW(false), devmem_hsa = ROW(true);

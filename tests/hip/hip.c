@@ -119,6 +119,16 @@ hipError_t hipFree(void *p)
 	return told(cuMemFree_v2((uintptr_t)p));
 }
 
+hipError_t hipMemGetAddressRange(void **base, size_t *size, void *p)
+{
+	CUdeviceptr start = 0;
+	const hipError_t rc = cuMemGetAddressRange_v2(&start, size, (uintptr_t)p);
+
+	if (!rc)
+		*base = (void *)(uintptr_t)start;
+	return told(rc);
+}
+
 /* As for kernels: what is a host's is usable as it is. */
 hipError_t hipHostMalloc(void **p, size_t n, unsigned flags)
 {

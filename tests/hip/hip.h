@@ -45,6 +45,7 @@ hipError_t hipPeekAtLastError(void);
 hipError_t hipGetLastError(void);
 hipError_t hipMalloc(void **p, size_t n);
 hipError_t hipFree(void *p);
+hipError_t hipMemGetAddressRange(void **base, size_t *size, void *p);
 hipError_t hipHostMalloc(void **p, size_t n, unsigned flags);
 hipError_t hipHostFree(void *p);
 hipError_t hipHostRegister(void *p, size_t n, unsigned flags);

@@ -230,6 +230,15 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 	return CUDA_SUCCESS;
 }
 
+/* Reserved addresses that memory was mapped to: all of a block, as this driver makes them. */
+CUresult cuMemUnmap(CUdeviceptr p, size_t n)
+{
+	uint64_t base, size;
+	int device;
+
+	return standin_block(p, &base, &size, &device) < 0 || base != p || size != n ? CUDA_ERROR_INVALID_VALUE : cuMemFree_v2(p);
+}
+
 /* What the address is of; its device, or -1 where it is not of a GPU. */
 static int device_of(uint64_t p, uint8_t **alias)
 {

@@ -27,6 +27,7 @@ static const struct entry {
 	PLAIN(cuCtxGetDevice, 2000),
 	AS(cuMemAlloc, 3020, cuMemAlloc_v2),
 	AS(cuMemFree, 3020, cuMemFree_v2),
+	PLAIN(cuMemUnmap, 10020),
 	PLAIN(cuPointerGetAttribute, 4000),
 	AS(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2),
 	PLAIN(cuIpcGetMemHandle, 4010),

@@ -89,6 +89,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *c);
 CUresult cuCtxGetDevice(CUdevice *d);
 CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n);
 CUresult cuMemFree_v2(CUdeviceptr p);
+CUresult cuMemUnmap(CUdeviceptr p, size_t n);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr p);
 CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr p);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags);

@@ -109,6 +109,25 @@ static void unmapped(void *p)
 
 static const struct memory mapped_memory = { mapped, unmapped };
 
+/* As of a pool of CUDA's, whose memory is unmapped. */
+static void off_map(void *p)
+{
+	uint64_t base, size;
+
+	cuda(cuMemGetAddressRange_v2(&base, &size, (uintptr_t)p), "cuMemGetAddressRange");
+	cuda(cuMemUnmap((uintptr_t)p, size), "cuMemUnmap");
+}
+
+static void mapping_first(void)
+{
+	struct memory memory = gpu_memory;
+	struct pair p;
+
+	memory.put = off_map;
+	use(&p, &memory);
+	part_with(&p);
+}
+
 static void host_memory_first(void)
 {
 	struct pair p;
@@ -186,6 +205,7 @@ static void not_at_all(void)
 
 static const struct test tests[] = {
 	{ .name = "memory_first", .ranks = 1, .run = memory_first },
+	{ .name = "mapping_first", .ranks = 1, .run = mapping_first },
 	{ .name = "host_memory_first", .ranks = 1, .run = host_memory_first },
 	{ .name = "reset_last", .ranks = 1, .run = reset_last },
 	{ .name = "page_first", .ranks = 1, .run = page_first },
