@@ -25,10 +25,10 @@ check() {
 # equal NAME GOT WANT
 equal() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got $2, want $3"; fi; }
 
-# listening PORT: waits until a server listens there, 10 s at most.
+# listening PORT: waits until a server listens there, 60 s at most.
 listening() {
 	local i
-	for i in $(seq 100); do
+	for i in $(seq 600); do
 		[ -z "$(ss -Hltn "sport = :$1")" ] || return 0
 		sleep 0.1
 	done

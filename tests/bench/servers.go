@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 var errNoServer = errors.New("does not listen")
@@ -19,7 +20,7 @@ var errNoServer = errors.New("does not listen")
 // lines for a port. A port that was free a moment ago may be somebody else's by now: then another one is tried.
 func (b *bench) two(env []string, lines func(port string) (server, client []string)) (string, error) {
 	for try := 1; ; try++ {
-		port, err := freePort()
+		port, err := ports.Free()
 		if err != nil {
 			return "", err
 		}
@@ -92,13 +93,4 @@ func listens(pid, port int) bool {
 		}
 	}
 	return false
-}
-
-// freePort returns a port at which nobody listens, for listening on any address.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 // limit is for one command, on a machine that has much else to do.
@@ -144,16 +145,7 @@ exit $((client > server ? client : server))`
 
 func (r *run) pair(argv ...string) []string {
 	need(r.t, argv[0])
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return append(r.plain("bash", "-c", pair, "pair", port), argv...)
+	return append(r.plain("bash", "-c", pair, "pair", strconv.Itoa(ports.Of(r.t))), argv...)
 }
 
 // command is `sigmatrace launch` of a command line, not started.

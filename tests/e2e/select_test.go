@@ -182,8 +182,8 @@ func TestWindowOfASlowProgram(t *testing.T) {
 func TestWindowOfTheProfile(t *testing.T) {
 	notQuick(t)
 	r := newRun(t, bursts["ucp"])
-	r.spec.mode, r.spec.options = "full", []string{"--set", "window.delay=800ms", "--set", "window.duration=400ms"}
-	r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-t", "3", "-w", "20").succeed()
+	r.spec.mode, r.spec.options = "full", []string{"--set", "window.delay=1500ms", "--set", "window.duration=1500ms"}
+	r.launch(built(t, "tests/burst-client"), "-l", "ucp", "-f", filepath.Join(r.dir, "published"), "-t", "5", "-w", "20").succeed()
 	var m struct{ Run struct{ Start time.Time } }
 	readJSON(t, filepath.Join(r.path, "manifest.json"), &m)
 	i, all := r.account(), r.posts("ucp")
@@ -191,7 +191,7 @@ func TestWindowOfTheProfile(t *testing.T) {
 		t.Fatalf("%d events of %v", len(all), i.Operations["ucp"])
 	}
 	// Nothing comes before its time, whatever the load; the end is noticed by the calls.
-	if first, last := all[0].Sub(m.Run.Start), all[len(all)-1].Sub(m.Run.Start); first < 800*time.Millisecond || last > 1200*time.Millisecond+late {
+	if first, last := all[0].Sub(m.Run.Start), all[len(all)-1].Sub(m.Run.Start); first < 1500*time.Millisecond || last > 3*time.Second+late {
 		t.Errorf("recorded from %v to %v", first, last)
 	}
 	if names := epochNames(i); !slices.Equal(names, []string{"outside window", "window"}) {

@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +18,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/tests/objects"
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 var modes = []string{"aggregate", "simple", "full"}
@@ -100,7 +101,7 @@ func (r *rig) run(args ...string) string {
 // pair runs a program that is server and client of itself, as perftest's and rdma-core's examples are.
 func (r *rig) pair(args ...string) {
 	r.t.Helper()
-	port := freePort(r.t)
+	port := strconv.Itoa(ports.Of(r.t))
 	args = append(args, "-p", port)
 	server := r.command(args...)
 	var out bytes.Buffer
@@ -122,26 +123,12 @@ func (r *rig) pair(args ...string) {
 	}
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // awaitListener waits without connecting, which the server would take for its client.
 func awaitListener(port string) error {
 	var n int
 	fmt.Sscan(port, &n)
 	hex := fmt.Sprintf(":%04X ", n)
-	for range 200 {
+	for range 1200 {
 		for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			text, err := os.ReadFile(f)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sigmatrace/sigmatrace/tests/needs"
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 // cluster is Slurm with two nodes, n1 and n2, on this machine: a munged, a slurmctld and two slurmd, each slurmd with its own host name
@@ -74,10 +75,9 @@ func startCluster(t *testing.T) *cluster {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ports := freePorts(t, 3)
 	conf := strings.ReplaceAll(slurmConf, "DIR", dir)
-	for i, port := range ports {
-		conf = strings.ReplaceAll(conf, fmt.Sprintf("PORT%d", i), fmt.Sprint(port))
+	for i := range 3 {
+		conf = strings.ReplaceAll(conf, fmt.Sprintf("PORT%d", i), fmt.Sprint(ports.Of(t)))
 	}
 	key := make([]byte, 1024)
 	if _, err := rand.Read(key); err != nil {
@@ -124,7 +124,7 @@ func (c *cluster) daemon(t *testing.T, name string, argv ...string) {
 		cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(60 * time.Second):
 			cmd.Process.Kill() //nolint:errcheck // see above
 			<-ended
 		}
@@ -138,7 +138,7 @@ func (c *cluster) daemon(t *testing.T, name string, argv ...string) {
 
 func (c *cluster) wait(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for range 300 {
+	for range 900 {
 		if is() {
 			return
 		}

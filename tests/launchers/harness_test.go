@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,21 +133,6 @@ func nodes(t *testing.T, run string) []string {
 	}
 	slices.Sort(list)
 	return list
-}
-
-// freePorts returns numbers of ports that nothing listens on now.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // all at the end, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // overUCX makes Open MPI take UCX over tcp, as on a cluster without shared memory between nodes.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 var modes = []string{"full", "simple", "aggregate"}
@@ -79,7 +81,7 @@ wait`
 			continue
 		}
 		t.Run(c[0]+"-"+c[1], func(t *testing.T) {
-			r := start(t, "full", []string{behind, ahead}[n%2], "bash", "-c", script, "pingpong", c[0], c[1], freePort(t))
+			r := start(t, "full", []string{behind, ahead}[n%2], "bash", "-c", script, "pingpong", c[0], c[1], strconv.Itoa(ports.Of(t)))
 			i, saw := r.check("count.ofi")
 			if saw["send"].Count < 200 || i.Flows.Matched != saw["send"].Count || i.Flows.Ambiguous != 0 || i.Processes.Total != 2 {
 				t.Errorf("%v: %+v", saw, i)

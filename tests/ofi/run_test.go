@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -192,14 +191,4 @@ func (r *run) ranks() map[string]tally {
 		all[key] = tally{x.Count, x.Bytes}
 	}
 	return all
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }

@@ -23,7 +23,7 @@ done
 
 # Two counters in one process neither disturb each other nor count twice.
 UCX_TLS=self COUNT_OUT=$TMP/both LD_PRELOAD=$B/tests/count-verbs.so:$B/tests/count-ucp.so \
-	timeout 30 "$B/tests/burst-client" -l ucp -f "$TMP/published" -n 20000 >&2
+	timeout 120 "$B/tests/burst-client" -l ucp -f "$TMP/published" -n 20000 >&2
 equal stacked "$("$B/tests/runner" counts "$TMP"/both.*)" "put 20000 1280000"
 
 # A program nobody here wrote. How many puts beyond -n it makes depends on its warm-up's timing (5,521 and 5,264 were seen).

@@ -19,7 +19,7 @@ set -o pipefail
 scripts/go.sh test -count=1 -timeout 18m -parallel 6 -tags slurm -json ./tests/slurm | "$B/tests/runner" gotest || failed=1
 ours=$(pgrep -f "$SIGMATRACE_CLUSTER" || true)
 check down scripts/cluster down
-for i in $(seq 50); do # the kernel ends processes a moment after their first
+for i in $(seq 300); do # the kernel ends processes a moment after their first
 	left=$(for p in $ours; do [ ! -d "/proc/$p" ] || ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "$SIGMATRACE_CLUSTER" || echo "$p"; done)
 	[ -n "$left" ] || break
 	sleep 0.1

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 // program is one row of the table: what is run, where, and what is known of it.
@@ -118,7 +118,7 @@ func (p *program) launch(t *testing.T, root string) string {
 	}
 	argv := []string{repository(t) + "/build/bin/sigmatrace", "launch", "-p", "full", "--providers", p.providers, "-o", work + "/run", "--"}
 	for _, a := range p.argv {
-		argv = append(argv, strings.NewReplacer("PORT", freePort(t), "COUNTERS", strings.Join(counters, ":")).Replace(a))
+		argv = append(argv, strings.NewReplacer("PORT", strconv.Itoa(ports.Of(t)), "COUNTERS", strings.Join(counters, ":")).Replace(a))
 	}
 	cmd := command(t, root, work, env, argv)
 	out, err := cmd.CombinedOutput()
@@ -129,16 +129,6 @@ func (p *program) launch(t *testing.T, root string) string {
 		t.Errorf("the loader refused a library:\n%s", out)
 	}
 	return work
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // recorded is what the captures below a folder hold: by layer, pid and operation, from the tables and from the events.

@@ -154,7 +154,7 @@ func TestSalloc(t *testing.T) {
 // merged waits for the end of a merge that goes on behind the command.
 func merged(t *testing.T, dir *rundir.Dir) {
 	t.Helper()
-	for range 200 {
+	for range 600 {
 		if m := manifest(t, dir); len(m.Result) > 0 {
 			return
 		}
@@ -262,7 +262,7 @@ func TestScriptThatIsCancelled(t *testing.T) {
 	j := newJob(t)
 	j.environ = overUCX
 	id := j.submit([]string{"-N2", "-n2", "--ntasks-per-node=1", "--sigmatrace=full"}, "mpirun "+built(t, "tests/mpi-app")+" -n 1000000")
-	for range 300 {
+	for range 600 {
 		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "capture", "*", "*.capture")); len(names) == 2 {
 			break
 		}

@@ -31,7 +31,7 @@ func TestMetricsAndCleanOfASite(t *testing.T) {
 	going := j.submit(nil, "srun --sigmatrace=simple sleep 100")
 	defer root.run("scancel", going)
 	var runs []string
-	for range 100 {
+	for range 600 {
 		if started, _ := filepath.Glob(base + "/ann/sigmatrace-" + going + ".0/capture/*/alive"); len(started) == 1 {
 			runs, _ = filepath.Glob(base + "/ann/sigmatrace-*")
 			break

@@ -309,7 +309,7 @@ func TestProcessThatOutlivesTheTasks(t *testing.T) {
 		t.Errorf("captures of %v, want them as they were", got)
 	}
 	root := &job{t: t, user: "root", dir: j.dir}
-	for range 100 {
+	for range 300 {
 		if root.run("pgrep", "-u", "ann").status == 1 {
 			break
 		}

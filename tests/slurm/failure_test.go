@@ -29,14 +29,14 @@ func (j *job) started(t *testing.T, argv []string) (*exec.Cmd, *rundir.Dir) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for range 300 {
+	for range 600 {
 		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "capture", "*", "*.capture")); len(names) == 2 {
 			time.Sleep(500 * time.Millisecond)
 			return cmd, j.dirOf(j.runs()[0])
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Fatal("no captures of two ranks within 30 s")
+	t.Fatal("no captures of two ranks within 60 s")
 	return nil, nil
 }
 

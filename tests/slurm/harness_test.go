@@ -288,7 +288,7 @@ func idle(t *testing.T) {
 	t.Helper()
 	j := &job{t: t, user: "root", dir: cluster}
 	got := ""
-	for range 150 {
+	for range 300 {
 		got = strings.TrimSpace(j.ok("sinfo", "-h", "-p", "all", "-o", "%D %T").stdout)
 		if got == "4 idle" {
 			return
@@ -312,7 +312,7 @@ func configure(t *testing.T, change func(conf string) string, taken func(root *j
 			t.Fatal(err)
 		}
 		root.ok("scontrol", "reconfigure")
-		for range 50 {
+		for range 300 {
 			if taken(root, changed) {
 				return
 			}

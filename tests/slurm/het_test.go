@@ -31,7 +31,7 @@ func placesOf(text string) map[string][]string {
 // requeue starts a job again that waits for it, having made the file once-.
 func (j *job) requeue(id string) {
 	j.t.Helper()
-	for range 300 {
+	for range 600 {
 		if _, err := os.Stat(filepath.Join(j.dir, "once-")); err == nil {
 			break
 		}
@@ -42,7 +42,7 @@ func (j *job) requeue(id string) {
 	// A requeued job waits two minutes for its turn unless it is given one; in the second in which its first life's credential was revoked a node
 	// would refuse its second.
 	time.Sleep(3 * time.Second)
-	for range 100 {
+	for range 200 {
 		root.run("scontrol", "update", "jobid="+id, "StartTime=now")
 		if _, err := os.Stat(filepath.Join(j.dir, "once-1")); err == nil {
 			break

@@ -48,7 +48,7 @@ func (j *job) rest() {
 	}
 	pid := strings.TrimSpace(j.ok("sh", "-c", "setsid slurmrestd "+i.load+" -a rest_auth/local unix:rest.sock >rest.log 2>&1 </dev/null & echo $!").stdout)
 	j.t.Cleanup(func() { j.run("kill", pid) })
-	for range 100 {
+	for range 1200 {
 		if _, err := os.Stat(filepath.Join(j.dir, "rest.sock")); err == nil {
 			return
 		}

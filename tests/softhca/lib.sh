@@ -38,10 +38,10 @@ have() { # have PROGRAM NAME
 	return 1
 }
 
-wait_port() { # a server listens on it, or 10 s have passed
+wait_port() { # a server listens on it, or 60 s have passed
 	local hex
 	hex=$(printf ':%04X ' "$1")
-	for _ in $(seq 100); do
+	for _ in $(seq 600); do
 		awk '$4 == "0A"' /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q "$hex" && return
 		sleep 0.1
 	done

@@ -47,7 +47,7 @@ sysfs() {
 	for link in infiniband ethernet; do
 		name=sysfs_mounted_$link
 		if wanted $name; then
-			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link timeout 20 "$here/sysfs.sh" --run "$build/sysfs_check" 2 >"$work/client" 2>&1
+			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link timeout 120 "$here/sysfs.sh" --run "$build/sysfs_check" 2 >"$work/client" 2>&1
 			result $name $? "$work/client"
 		fi
 		name=sysfs_by_name_$link
@@ -59,7 +59,7 @@ sysfs() {
 			chmod -R 755 "$open"
 			cp "$build/sysfs_check" "$build"/lib*.so* "$open"
 			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link "$here/sysfs.sh" "$open/tree"
-			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link SOFTHCA_SYSFS=$open/tree SOFTHCA_NAMES=1 LD_LIBRARY_PATH=$open SOFTHCA_SHM=/dev/shm/softhca-names-$$ timeout 20 \
+			SOFTHCA_DEVICES=2 SOFTHCA_LINK=$link SOFTHCA_SYSFS=$open/tree SOFTHCA_NAMES=1 LD_LIBRARY_PATH=$open SOFTHCA_SHM=/dev/shm/softhca-names-$$ timeout 120 \
 				"$here/sysfs.sh" --run sh -c 'umount /sys/class/infiniband && exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"' - "$open/sysfs_check" 2 >"$work/client" 2>&1 &&
 				grep -q "^\.\./\.\./\.\." "$work/client"
 			result $name $? "$work/client"

@@ -51,7 +51,7 @@ several_devices() {
 	local name=two_devices_listed
 	export SOFTHCA_DEVICES=2
 	if wanted $name && have ibv_devinfo $name; then
-		timeout 10 ibv_devinfo -v >"$work/client" 2>&1
+		timeout 120 ibv_devinfo -v >"$work/client" 2>&1
 		[ "$(awk '/hca_id|node_guid|port_lid:|GID\[/ { print $NF }' "$work/client" | sort -u | wc -l)" -eq 8 ]
 		result $name $? "$work/client"
 	fi

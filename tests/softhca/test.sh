@@ -7,14 +7,14 @@
 dlopened() {
 	local name=dlopen_check
 	wanted $name || return 0
-	timeout 20 "$build/$name" >"$work/client" 2>&1
+	timeout 120 "$build/$name" >"$work/client" 2>&1
 	result $name $? "$work/client"
 }
 
 devices() {
 	wanted ibv_devinfo || return 0
 	have ibv_devinfo ibv_devinfo || return 0
-	timeout 10 ibv_devinfo -v >"$work/client" 2>&1 && grep -q PORT_ACTIVE "$work/client" && grep -q mlx5_0 "$work/client"
+	timeout 120 ibv_devinfo -v >"$work/client" 2>&1 && grep -q PORT_ACTIVE "$work/client" && grep -q mlx5_0 "$work/client"
 	result ibv_devinfo $? "$work/client"
 }
 

@@ -16,7 +16,7 @@ trap 'rm -rf "$out"' EXIT
 # the second host: a process that holds its namespaces
 unshare -mnpf --kill-child --mount-proc --propagation private bash -c 'mount -t tmpfs none /dev/shm; ip link set lo up; touch "$1/up"; exec sleep 600' - "$out" &
 holder=$!
-for _ in $(seq 100); do [ -e "$out/up" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -e "$out/up" ] && break; sleep 0.05; done
 second=$(ps -o pid= --ppid $holder | tr -d ' ')
 ip link set lo up
 ip link add first type veth peer name second netns "$second"
@@ -25,7 +25,7 @@ ip link set first up
 nsenter -t "$second" -n sh -c 'ip addr add 10.77.0.2/24 dev second; ip link set second up'
 PEER=10.77.0.2 bash -c "$1" >"$out/first" 2>&1 &
 first=$!
-for _ in $(seq 200); do
+for _ in $(seq 1200); do
 	[ -z "$(ss -Hltn '( sport < 18700 or sport > 18800 )')" ] || break
 	kill -0 $first 2>/dev/null || break
 	sleep 0.05

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
 var modes = []string{"full", "simple", "aggregate"}
@@ -56,7 +58,7 @@ func perftest(t *testing.T, name, tls, mode string, extra []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s := newSession(t, mode, true)
-	port := freePort(t)
+	port := ports.Of(t)
 	args := append([]string{"-t", name, "-n", "2000", "-w", "200", "-p", strconv.Itoa(port)}, extra...)
 	env := []string{"UCX_TLS=" + tls}
 	server := s.command(ctx, env, "ucx_perftest", args...)

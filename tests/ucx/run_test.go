@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,20 +135,10 @@ func (s *session) compare(t *testing.T, mode string) []*process {
 	return all
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // listening waits for a server without connecting to it: ucx_perftest takes the first connection for its client.
 func listening(t *testing.T, port int) {
 	t.Helper()
-	for range 200 {
+	for range 1200 {
 		text, err := os.ReadFile("/proc/net/tcp")
 		if err != nil {
 			t.Fatal(err)

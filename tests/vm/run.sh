@@ -74,7 +74,7 @@ else
 	sock=$sock_dir/wire
 	start vma 1 $(wire on 1) &
 	a=$!
-	for _ in $(seq 100); do [ -S "$sock" ] && break; sleep 0.1; done
+	for _ in $(seq 600); do [ -S "$sock" ] && break; sleep 0.1; done
 	start vmb 1 $(wire off 2) &
 	b=$!
 	wait $a
