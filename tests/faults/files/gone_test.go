@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,9 +13,17 @@ import (
 	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
+// remove takes a folder away in which files may be made meanwhile.
 func remove(t *testing.T, what func(*rig.Run) string) rig.Step {
 	return rig.Fault(func(r *rig.Run) {
-		if err := os.RemoveAll(what(r)); err != nil {
+		err := os.RemoveAll(what(r))
+		for range 1000 {
+			if !errors.Is(err, syscall.ENOTEMPTY) {
+				break
+			}
+			err = os.RemoveAll(what(r))
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	})
