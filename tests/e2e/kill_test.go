@@ -230,7 +230,7 @@ func TestKilledRank(t *testing.T) {
 
 // F41: a run can be merged while its program still runs, and again afterwards.
 func TestMergeWhileRunning(t *testing.T) {
-	b := startBurst(t, "ucp", "full")
+	b := startBurstLike(t, "ucp", "full", nil, "-t", "100", "-w", "20") // one that goes as fast as it can has ever more to merge where others have the processors
 	before := b.published()
 	_, errs, status := execute(t, sigmatrace(t, "merge", b.path))
 	if status != 3 || !strings.Contains(errs, "still running") {
