@@ -90,7 +90,7 @@ const clocks = int64(time.Millisecond)
 // What a search over GPUs did is in its matrix, in every mode, and in its trace; with every element in it, so are barriers.
 func TestSearch(t *testing.T) {
 	tp.Need(t)
-	for _, mode := range []string{"aggregate", "simple", "full"} {
+	for _, mode := range needs.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			run, s := recordSearch(t, mode)
 			matrixByGPU(t, run, s)

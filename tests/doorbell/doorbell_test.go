@@ -2,14 +2,18 @@
 // what the run says is held against what the adapter counted.
 package doorbell
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
+)
 
 // Every element that the adapter executed is seen once, in every mode: of queues rung one by one, of two that share a page of doorbells which each overwrites before
 // the other's has been seen, and of queues between two processes with a GPU each. On the shared page the adapter looks at the queues' records by itself, and may be
 // a whole ring ahead of what was passed on to it; what was overwritten then is counted as lost, element by element.
 func TestEveryElementOnce(t *testing.T) {
 	for _, name := range []string{"one_by_one", "shared_page", "between"} {
-		for _, mode := range []string{"aggregate", "simple", "full"} {
+		for _, mode := range needs.Modes() {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				info, want := record(t, mode, name)
 				total, lost := int64(0), int64(info.Lost.Events)

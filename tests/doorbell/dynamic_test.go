@@ -96,7 +96,7 @@ func adapter(t *testing.T, stats string, of map[uint32]sent) {
 
 // Whom each element goes to is known in every mode, though one queue serves all: matrix and counts are those of the processes' own accounts, and, in full mode, each element's peer.
 func TestDynamicallyConnected(t *testing.T) {
-	for _, mode := range []string{"aggregate", "simple", "full"} {
+	for _, mode := range needs.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			m, told := dynamic(t, mode)
 			info := m.Info()

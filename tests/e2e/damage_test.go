@@ -247,6 +247,7 @@ func mounted(t *testing.T, r *run, size string) *run {
 
 // F63: on a full disk a merge fails, says so, and leaves no half result; what an earlier merge wrote stays.
 func TestDiskFull(t *testing.T) {
+	notQuick(t)
 	source, _ := recordedRanks(t, 30)
 	first := copyOf(t, source)
 	if errs, status := first.merge(); status != 0 {

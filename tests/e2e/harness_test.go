@@ -26,16 +26,6 @@ import (
 // limit is for one command, on a machine that has much else to do.
 const limit = 3 * time.Minute
 
-var modes = []string{"aggregate", "simple", "full"}
-
-// modesNow are the modes a table is run in: all, or the one that records most.
-func modesNow() []string {
-	if testing.Short() {
-		return modes[2:]
-	}
-	return modes
-}
-
 // built returns the absolute path of something that the Makefile makes.
 func built(t testing.TB, path string) string {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 	"github.com/sigmatrace/sigmatrace/tests/tp"
 )
 
@@ -141,7 +142,7 @@ func TestKilled(t *testing.T) {
 		rounds = 1
 	}
 	for layer := range bursts {
-		for _, mode := range modesNow() {
+		for _, mode := range needs.Modes() {
 			for n := range rounds {
 				sig := append(signals, syscall.SIGTERM, syscall.SIGKILL)[n]
 				t.Run(fmt.Sprintf("%s/%s/%d", layer, mode, n), func(t *testing.T) {

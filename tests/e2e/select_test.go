@@ -16,6 +16,7 @@ import (
 	"github.com/sigmatrace/sigmatrace/merge/match"
 	"github.com/sigmatrace/sigmatrace/merge/ops"
 	"github.com/sigmatrace/sigmatrace/merge/rundir"
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // late is how long after an edge events may still be recorded, or not yet: a look at the control file each second, and a machine with much
@@ -269,7 +270,7 @@ func TestEpochsOfRanks(t *testing.T) {
 
 // Marks and phases of sigmatrace.h in a program that knows what it did in them.
 func TestMarksAndPhases(t *testing.T) {
-	for _, mode := range modes {
+	for _, mode := range needs.Modes() {
 		t.Run(mode, func(t *testing.T) {
 			r := newRun(t, bursts["ucp"])
 			r.spec.mode = mode

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 	"github.com/sigmatrace/sigmatrace/tests/tp"
 )
 
@@ -24,7 +25,7 @@ func TestPerftestUCT(t *testing.T) {
 		{"swap", "", "atomic", "self/memory0"}, {"cswap", "", "atomic", "sysv/memory"},
 	}
 	for i, c := range tests {
-		for _, mode := range modesNow() {
+		for _, mode := range needs.Modes() {
 			if testing.Short() && i%4 != 0 {
 				continue
 			}
@@ -95,7 +96,7 @@ func TestUCTBelowUCP(t *testing.T) {
 		{"openmpi", func(r *run) []string { return r.mpirun(4, built(r.t, "tests/mpi-app"), "-n", "5") }},
 	}
 	for k, c := range tests {
-		for _, mode := range modesNow() {
+		for _, mode := range needs.Modes() {
 			for tls, env := range transports {
 				if testing.Short() && (k > 0 || tls != "shm") {
 					continue

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 var transports = map[string][]string{
@@ -27,7 +29,7 @@ func TestPerftestUCX(t *testing.T) {
 	n := 0
 	for test, op := range tests {
 		for tls, env := range transports {
-			for _, mode := range modesNow() {
+			for _, mode := range needs.Modes() {
 				n++
 				ahead := n%2 == 0
 				t.Run(fmt.Sprintf("%s/%s/%s", test, tls, mode), func(t *testing.T) {
@@ -51,7 +53,7 @@ func TestPerftestUCX(t *testing.T) {
 
 // Random numbers of every operation in every form of its call; what the client says it sent is a third opinion.
 func TestUCPClient(t *testing.T) {
-	for k, mode := range modesNow() {
+	for k, mode := range needs.Modes() {
 		for tls, env := range transports {
 			t.Run(mode+"/"+tls, func(t *testing.T) {
 				r := newRun(t, spec{mode: mode, providers: "ucx", ahead: (k+len(tls))%2 == 0, env: env})
@@ -76,7 +78,7 @@ func TestUCPClient(t *testing.T) {
 
 // Open MPI's messages, of which the application sees only a part: all are counted, and all are matched.
 func TestOpenMPI(t *testing.T) {
-	for k, mode := range modesNow() {
+	for k, mode := range needs.Modes() {
 		for tls, env := range transports {
 			t.Run(mode+"/"+tls, func(t *testing.T) {
 				r := newRun(t, spec{mode: mode, providers: "ucx", ahead: (k+len(tls))%2 == 0, env: env})

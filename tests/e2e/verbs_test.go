@@ -5,6 +5,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
 
 // verbsNames are the software HCA's names of requests as those of the layer.
@@ -80,7 +82,7 @@ func TestVerbsPrograms(t *testing.T) {
 		if testing.Short() && c.completions == 0 {
 			continue
 		}
-		for _, mode := range modesNow() {
+		for _, mode := range needs.Modes() {
 			n++
 			ahead := n%2 == 0
 			t.Run(strings.ReplaceAll(c.args, " ", "_")+"/"+mode, func(t *testing.T) {
@@ -126,7 +128,7 @@ func TestVerbsClients(t *testing.T) {
 		if testing.Short() && len(argv) > 1 {
 			continue
 		}
-		for k, mode := range modesNow() {
+		for k, mode := range needs.Modes() {
 			t.Run(strings.Join(argv, "_")+"/"+mode, func(t *testing.T) {
 				// A look-up by dlvsym with a handle ends at the first preload, which then has the real function: another one behind it,
 				// as the counter, is not asked.
@@ -175,7 +177,7 @@ func TestBothLayers(t *testing.T) {
 		programs = programs[:1]
 	}
 	for n, p := range programs {
-		for k, mode := range modesNow() {
+		for k, mode := range needs.Modes() {
 			t.Run(p.name+"/"+mode, func(t *testing.T) {
 				r := newRun(t, spec{mode: mode, providers: "ucx,ibverbs", hca: true, ahead: (n+k)%2 == 0, env: []string{"UCX_TLS=rc_v,self"}})
 				r.launch(p.line(r)...).succeed()

@@ -26,3 +26,11 @@ func Time(t testing.TB) {
 		t.Skip("not part of the quick run")
 	}
 }
+
+// Modes are the modes of recording to test: all, or the quick run's, which records most.
+func Modes() []string {
+	if testing.Short() {
+		return []string{"full"}
+	}
+	return []string{"aggregate", "simple", "full"}
+}

@@ -116,7 +116,7 @@ func judge(t *testing.T, run, stats string, a *account) (string, error) {
 
 // A run that has what the kernels counted passes, in every mode.
 func TestIssuedHolds(t *testing.T) {
-	for _, mode := range []string{"aggregate", "simple", "full"} {
+	for _, mode := range needs.Modes() {
 		run, stats := record(t, mode)
 		var a account
 		if mode == "full" {
