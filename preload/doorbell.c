@@ -55,6 +55,9 @@ bool bell_careful;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t setting_up = PTHREAD_MUTEX_INITIALIZER; /* pages and queues come and go one at a time */
+static sigset_t signals_were; /* of the thread that has mu */
+/* The thread has setting_up, and calls drivers, which take their time: signals are not held back meanwhile. A handler that ends the process is not to wait for it. */
+static __thread bool sets_up;
 static uint32_t wanted;   /* others wait for the lock, which the thread that looks would take again at once */
 static pid_t watching;    /* the process whose thread looks */
 static uint32_t pages_in; /* raised when a page comes */
@@ -63,22 +66,28 @@ bool bell_mine(void) { return BELL_GET(watching) == getpid(); }
 
 void bell_take(void)
 {
+    sigset_t signals = st_unsignalled();
     __atomic_fetch_add(&wanted, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_lock(&mu);
+    signals_were = signals;
     bell_careful = true;
 }
 
 void bell_give(void)
 {
+    sigset_t signals = signals_were;
     pthread_mutex_unlock(&mu);
     __atomic_fetch_sub(&wanted, 1, __ATOMIC_ACQ_REL);
+    st_signalled(&signals);
 }
 
 bool bell_try(void)
 {
+    sigset_t signals = st_unsignalled();
     __atomic_fetch_add(&wanted, 1, __ATOMIC_ACQ_REL);
     for (unsigned i = 0; i < 1000; i++) {
         if (!pthread_mutex_trylock(&mu)) {
+            signals_were = signals;
             bell_careful = true;
             return true;
         }
@@ -88,7 +97,26 @@ bool bell_try(void)
             sched_yield();
     }
     __atomic_fetch_sub(&wanted, 1, __ATOMIC_ACQ_REL);
+    st_signalled(&signals);
     return false;
+}
+
+/* false: this thread has it, and was interrupted by the handler that calls. */
+static bool set_up(void)
+{
+    if (sets_up)
+        return false;
+    sets_up = true;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&setting_up);
+    return true;
+}
+
+static void set_up_done(void)
+{
+    pthread_mutex_unlock(&setting_up);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    sets_up = false;
 }
 
 /* ---- the thread that looks --------------------------------------------------------------------------------------------------------------------- */
@@ -241,14 +269,15 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     if (!bell_mine() || !page_by_number(page))
         return;
     int cancel = st_uncancelled();
-    pthread_mutex_lock(&setting_up);
-    if ((w = page_by_number(page))) {
-        settle(w);
-        bell_queue_drop(w, key);
-        if (change == ST_QUEUE_COMES && st_queue_by(key, &q))
-            bell_queue_add(w, &q, false);
+    if (set_up()) {
+        if ((w = page_by_number(page))) {
+            settle(w);
+            bell_queue_drop(w, key);
+            if (change == ST_QUEUE_COMES && st_queue_by(key, &q))
+                bell_queue_add(w, &q, false);
+        }
+        set_up_done();
     }
-    pthread_mutex_unlock(&setting_up);
     st_cancelled(cancel);
 }
 
@@ -344,11 +373,12 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
     st_leave(t, ST_LAYER_DOORBELL);
     if (why)
         return false;
-    if (!bell_mine())
+    if (!bell_mine() && !sets_up)
         pthread_mutex_init(&setting_up, NULL);
-    pthread_mutex_lock(&setting_up);
+    if (!set_up())
+        return false;
     bool done = start() && interpose(driver, p, size, &page, device);
-    pthread_mutex_unlock(&setting_up);
+    set_up_done();
     return done;
 }
 
@@ -363,9 +393,8 @@ bool doorbell_alive(void *p)
 
 void doorbell_release(void *p, bool alive)
 {
-    if (!bell_mine())
+    if (!bell_mine() || !set_up())
         return;
-    pthread_mutex_lock(&setting_up);
     for (unsigned i = 0; i < bell_used; i++) {
         struct bell_page *w = &bell_pages[i];
         if (w->reg != p)
@@ -377,7 +406,7 @@ void doorbell_release(void *p, bool alive)
         if (copier_passed())
             bell_page_close(w, alive);
     }
-    pthread_mutex_unlock(&setting_up);
+    set_up_done();
 }
 
 static bool lies_in(uint64_t what, uint64_t address, uint64_t size) { return what && what - address < size; }
@@ -412,12 +441,11 @@ void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_
     if (!BELL_GET(bell_used) || !address || !bell_mine())
         return;
     int saved = errno, cancel = st_uncancelled();
-    if (size || (driver->ready() && (size = driver->size_at(address)))) {
-        pthread_mutex_lock(&setting_up);
+    if ((size || (driver->ready() && (size = driver->size_at(address)))) && set_up()) {
         for (unsigned i = 0; i < BELL_GET(bell_used); i++)
             if (BELL_GET(bell_pages[i].reg) && bell_pages[i].driver->size_at == driver->size_at)
                 forget_memory(&bell_pages[i], address, size);
-        pthread_mutex_unlock(&setting_up);
+        set_up_done();
     }
     st_cancelled(cancel);
     errno = saved;

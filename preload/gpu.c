@@ -4,13 +4,12 @@
 #include "kernels.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { NAME_BYTES = 1000 };
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time makes an object */
+static struct st_mutex mu = ST_MUTEX; /* one thread at a time makes an object */
 static uint64_t unloaded;
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -43,11 +42,11 @@ struct st_object *gpu_device(int ordinal)
         *pci = 0;
     if (!CUDA(cuDeviceGetName) || cuda_real.cuDeviceGetName(name, sizeof name, ordinal) != CUDA_SUCCESS)
         *name = 0;
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     o = make(ST_KIND_GPU_DEVICE, (uint64_t)ordinal + 1, &made);
     if (made && o != st_unknown)
         st_def_gpu_device(o->id, (uint64_t)ordinal, uuid, known ? sizeof uuid : 0, pci, name);
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     return o;
 }
 
@@ -68,14 +67,14 @@ struct st_object *gpu_stream(const struct st_thread *t, void *stream)
     uint32_t of_context = 0, of_stream = 0;
     struct st_object *gpu = CUDA(cuCtxGetDevice) && cuda_real.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? gpu_device(ordinal) : st_unknown;
     bool numbered = cupti_numbers(context, stream, &of_context, &of_stream);
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     o = make(ST_KIND_GPU_STREAM, key, &made);
     if (made && o != st_unknown) {
         if (numbered)
             st_object_alias(o, ST_KIND_GPU_QUEUE, queue_key(of_context, of_stream));
         st_def_gpu_stream(o->id, gpu->id, (uintptr_t)context, (uintptr_t)stream, of_context, of_stream);
     }
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
     return o;
 }
@@ -86,11 +85,11 @@ struct st_object *gpu_queue(uint32_t ordinal, uint32_t context, uint32_t stream)
     struct st_object *o = st_find(ST_KIND_GPU_QUEUE, queue_key(context, stream));
     if (o != st_unknown)
         return o;
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     o = make(ST_KIND_GPU_QUEUE, queue_key(context, stream), &made);
     if (made && o != st_unknown)
         st_def_gpu_stream(o->id, st_find(ST_KIND_GPU_DEVICE, (uint64_t)ordinal + 1)->id, 0, 0, context, stream);
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     return o;
 }
 
@@ -111,9 +110,9 @@ static struct st_object *function_named(const char *name)
 
 struct st_object *gpu_function_named(const char *name)
 {
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     struct st_object *o = function_named(name);
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     return o;
 }
 
@@ -132,10 +131,10 @@ struct st_object *gpu_function(void *handle)
             snprintf(text, sizeof text, "function %p", handle);
             name = text;
         }
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     o = function_named(name);
     st_object_alias(o, ST_KIND_GPU_HANDLE, key);
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
     return o;
 }

@@ -6,11 +6,10 @@
 #include "kernels.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 
 enum { PER_THREAD = 2 }; /* hipStreamPerThread */
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time makes an object */
+static struct st_mutex mu = ST_MUTEX; /* one thread at a time makes an object */
 static uint64_t unloaded;                              /* handles may be used again from here on */
 
 /* Apart from CUDA's keys of the same kinds; the top byte is the kind's (st_name_key). */
@@ -47,7 +46,7 @@ static struct st_object *stream_object(const struct st_thread *t, void *stream)
     if (st_likely(o->id))
         return o;
     int saved = errno;
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     o = st_find(ST_KIND_GPU_STREAM, key);
     if (!o->id) {
         uint32_t gpu = device_object(device)->id;
@@ -55,7 +54,7 @@ static struct st_object *stream_object(const struct st_thread *t, void *stream)
         if (o->id)
             st_def_gpu_stream(o->id, gpu, 0, (uintptr_t)stream, 0, 0);
     }
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
     return o;
 }
@@ -79,10 +78,10 @@ static struct st_object *function_object(const void *handle, void *stream, bool 
         name = text;
     }
     o = gpu_function_named(name);
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     if (o->id && !st_find(ST_KIND_GPU_HANDLE, key)->id)
         st_object_alias(o, ST_KIND_GPU_HANDLE, key);
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
     return o;
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -79,6 +80,47 @@ static inline int st_uncancelled(void)
     return was;
 }
 static inline void st_cancelled(int was) { pthread_setcancelstate(was, NULL); }
+
+/* Between these two no signal's handler runs in the thread: it may end the process, or start another, and what these do then needs the lock that the thread has. Signals that the thread
+ * raises itself by what it does come as ever. */
+static inline sigset_t st_unsignalled(void)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t most, was;
+    sigfillset(&most);
+    sigemptyset(&was);
+    for (unsigned i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&most, own[i]);
+    if (sigprocmask(SIG_BLOCK, &most, &was)) /* refused by a sandbox, as the other will be */
+        sigemptyset(&was);
+    return was;
+}
+static inline void st_signalled(const sigset_t *was) { sigprocmask(SIG_SETMASK, was, NULL); }
+
+/* A lock of slow paths. A forked child does not have the thread that may have held it. */
+struct st_mutex {
+    pthread_mutex_t mu;
+    sigset_t signals; /* of the thread that has it */
+    pid_t used_in;
+};
+#define ST_MUTEX {PTHREAD_MUTEX_INITIALIZER, {{0}}, 0}
+
+static inline void st_mutex_lock(struct st_mutex *m)
+{
+    sigset_t signals = st_unsignalled();
+    pid_t me = getpid(), was = __atomic_exchange_n(&m->used_in, me, __ATOMIC_ACQ_REL);
+    if (was && was != me)
+        pthread_mutex_init(&m->mu, NULL);
+    pthread_mutex_lock(&m->mu);
+    m->signals = signals;
+}
+
+static inline void st_mutex_unlock(struct st_mutex *m)
+{
+    sigset_t signals = m->signals;
+    pthread_mutex_unlock(&m->mu);
+    st_signalled(&signals);
+}
 
 #ifdef _GNU_SOURCE
 /* open(2), but not as one of the three standard descriptors: a program that has closed those may go on writing to them, in other threads, and

@@ -3,7 +3,6 @@
 #include "kernels.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,13 +16,13 @@ static struct kept {
 } kept[NOTES];
 static unsigned used;
 static pid_t teller; /* whose capture has them */
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct st_mutex mu = ST_MUTEX;
 
 /* Of several with the same text the first counts: number is how often there was one by the time it is told. */
 static void keep(unsigned topic, uint64_t number, const char *text, bool counted)
 {
     int saved = errno;
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     struct kept *k = kept;
     while (k < kept + used && (k->topic != topic || strcmp(k->text, text)))
         k++;
@@ -34,7 +33,7 @@ static void keep(unsigned topic, uint64_t number, const char *text, bool counted
         snprintf(k->text, sizeof k->text, "%s", text);
         used++;
     }
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
 }
 
@@ -60,7 +59,7 @@ void notes_tell(void)
 {
     int saved = errno;
     pid_t me = getpid();
-    pthread_mutex_lock(&mu);
+    st_mutex_lock(&mu);
     for (unsigned i = 0; i < used; i++) {
         struct kept *k = &kept[i];
         if (k->told && teller == me)
@@ -69,7 +68,7 @@ void notes_tell(void)
         st_def_gpu_note(k->topic, k->number, k->text);
     }
     teller = me;
-    pthread_mutex_unlock(&mu);
+    st_mutex_unlock(&mu);
     errno = saved;
 }
 

@@ -2,13 +2,10 @@
 #define _GNU_SOURCE
 #include "queues.h"
 
-#include <pthread.h>
-#include <unistd.h>
 
 enum { PAGES = 4096, MEMORIES = 8192, QUEUES = 8192 };
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static pid_t locked_in; /* a forked child does not have the thread that may have held the lock */
+static struct st_mutex mu = ST_MUTEX;
 static struct st_page pages[PAGES];
 static struct st_queue queues[QUEUES];
 static struct memory {
@@ -19,15 +16,8 @@ static struct memory {
 void (*_Atomic st_queue_changes)(uint32_t page, const void *key, enum st_queue_change change);
 void (*_Atomic st_page_goes)(uint64_t reg, uint64_t size);
 
-static void lock(void)
-{
-    pid_t me = getpid(), was = __atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL);
-    if (was && was != me)
-        pthread_mutex_init(&mu, NULL);
-    pthread_mutex_lock(&mu);
-}
-
-static void unlock(void) { pthread_mutex_unlock(&mu); }
+static void lock(void) { st_mutex_lock(&mu); }
+static void unlock(void) { st_mutex_unlock(&mu); }
 
 #define PUT(table, count, value)                                      \
     do {                                                              \

@@ -61,10 +61,13 @@ void *st_wiped(size_t size)
 }
 
 static int cancel_was; /* of the thread that has the lock */
+static sigset_t signals_were;
 
 void st_lock(void)
 {
-    int was = st_uncancelled();
+    int was = st_uncancelled(), saved = errno;
+    sigset_t signals = st_unsignalled();
+    errno = saved;
     if (st_self->ready)
         st_busy(st_self);
     else
@@ -75,16 +78,20 @@ void st_lock(void)
         st_pause();
     }
     cancel_was = was;
+    signals_were = signals;
 }
 
 void st_unlock(void)
 {
-    int was = cancel_was;
+    int was = cancel_was, saved = errno;
+    sigset_t signals = signals_were;
     __atomic_store_n(&st_process->lock, 0, __ATOMIC_RELEASE);
     if (st_self->ready)
         st_idle(st_self);
     else
         starting--;
+    st_signalled(&signals);
+    errno = saved;
     st_cancelled(was);
 }
 
@@ -144,12 +151,13 @@ __attribute__((destructor)) static void finish(void)
         return;
     int saved = errno;
     struct st_thread *self = st_self;
-    if (self->ready)
+    bool whole = self->ready && !self->busy; /* else a signal's handler ends the process, within a record of this thread */
+    if (whole)
         polls_flush_all(self);
     st_clock_pair();
     /* What no thread writes to any more is closed, with a checksum; what comes after all begins a chunk of its own. */
     st_lock();
-    if (self->ready)
+    if (whole)
         st_chunk_end(self);
     for (struct st_thread *t = p->idle; t; t = t->next)
         st_chunk_end(t);

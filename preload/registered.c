@@ -18,12 +18,17 @@ static struct range {
 } ranges[RANGES];
 static unsigned used; /* none is in use from here on: programs ask for addresses of memory that has nothing to do with it */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static __thread bool inside; /* the thread has the lock: a handler that interrupted it, and ends the process, is not to wait for it */
 static pid_t locked_in; /* a forked child does not have the thread that may have held the lock, and what its parent has registered is not its own */
 
-/* Drivers are called with the lock, and may end a thread that is to end. */
-static int lock(void)
+/* Drivers are called with the lock, and may end a thread that is to end. false: this thread has it. */
+static bool lock(int *cancel)
 {
-    int cancel = st_uncancelled();
+    if (inside)
+        return false;
+    inside = true;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    *cancel = st_uncancelled();
     pid_t me = getpid(), was = __atomic_exchange_n(&locked_in, me, __ATOMIC_ACQ_REL);
     if (was && was != me) {
         pthread_mutex_init(&mu, NULL);
@@ -31,12 +36,19 @@ static int lock(void)
         __atomic_store_n(&used, 0, __ATOMIC_RELEASE);
     }
     pthread_mutex_lock(&mu);
-    return cancel;
+    return true;
+}
+
+static void give(void)
+{
+    pthread_mutex_unlock(&mu);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    inside = false;
 }
 
 static void unlock(int cancel)
 {
-    pthread_mutex_unlock(&mu);
+    give();
     st_cancelled(cancel);
 }
 
@@ -51,10 +63,9 @@ static struct range *range_of(const struct devmem *driver, const void *p)
 /* A program may give a page back, and never take it back from its driver: a range of the same addresses is another page's then. */
 static void page_goes(uint64_t reg, uint64_t size)
 {
-    int saved = errno;
-    if (!bell_mine()) /* none was taken, or a forked child's parent has them, and the lock perhaps */
+    int saved = errno, cancel;
+    if (!bell_mine() || !lock(&cancel)) /* none was taken, or a forked child's parent has them, and the lock perhaps */
         return;
-    int cancel = lock();
     for (unsigned i = 0; i < used; i++)
         if (ranges[i].p && ranges[i].device && (uintptr_t)ranges[i].p - reg < size) {
             doorbell_release(ranges[i].p, true);
@@ -67,11 +78,12 @@ static void page_goes(uint64_t reg, uint64_t size)
 void registered(const struct devmem *driver, void *p, size_t size)
 {
     struct st_page page;
-    int saved = errno;
+    int saved = errno, cancel;
     if (!st_page_of((uintptr_t)p, &page))
         return;
     __atomic_store_n(&st_page_goes, page_goes, __ATOMIC_RELEASE);
-    int cancel = lock();
+    if (!lock(&cancel))
+        return;
     struct range *again = range_of(driver, p);
     if (again && again->p == p) { /* or what it was before has gone with its context */
         again->size = size;
@@ -92,8 +104,9 @@ void registered_address(const struct devmem *driver, void *p, uint64_t *device)
 {
     if (!__atomic_load_n(&used, __ATOMIC_ACQUIRE))
         return;
-    int saved = errno;
-    int cancel = lock();
+    int saved = errno, cancel;
+    if (!lock(&cancel))
+        return;
     struct range *r = range_of(driver, p);
     if (r) {
         uint64_t ours = r->device;
@@ -114,14 +127,15 @@ void registered_ends(const struct devmem *driver, const void *p)
 {
     if (!__atomic_load_n(&used, __ATOMIC_ACQUIRE))
         return;
-    int saved = errno;
-    int cancel = lock();
+    int saved = errno, cancel;
+    if (!lock(&cancel))
+        return;
     struct range *r = range_of(driver, p);
     void *start = r && r->p == p && !--r->times ? r->p : NULL;
     bool ours = start && r->device;
     if (start)
         r->p = NULL;
-    pthread_mutex_unlock(&mu);
+    give();
     if (ours)
         doorbell_release(start, true);
     st_cancelled(cancel);

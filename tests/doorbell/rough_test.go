@@ -17,6 +17,14 @@ func TestRoughEnds(t *testing.T) {
 	}
 }
 
+// A program that a signal's handler ends, while its thread waits for the recorder, ends.
+func TestExitInHandler(t *testing.T) {
+	for range 3 {
+		_, info, want := recording{program: "softhca/rough_check", mode: "full", env: []string{"STANDIN_TO_HOST=20000"}}.run(t, "exit_in_handler")
+		accounted(t, info, want["write"].Count, false)
+	}
+}
+
 // Where there is no room for threads or queues, kernels ring at the device.
 func TestNoRoom(t *testing.T) {
 	_, info, _ := recording{program: "softhca/rough_check", mode: "full"}.run(t, "no_room")

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -361,6 +362,45 @@ static void exit_in_thread(void)
 	pause();
 }
 
+static struct pair left; /* of a program that a signal ends */
+
+static void close_left(void)
+{
+	close_pair(&left);
+}
+
+static void exits_now(int signal)
+{
+	(void)signal;
+	exit(0);
+}
+
+static pthread_t main_thread;
+
+static void *signals_soon(void *argument)
+{
+	usleep(5000);
+	pthread_kill(main_thread, SIGUSR1);
+	return argument;
+}
+
+/* A signal's handler ends the program within a call of the driver's, in which the recorder waits for a copy (STANDIN_TO_HOST=20000). Handlers of exit that were there before close what is left. */
+static void exit_in_handler(void)
+{
+	pthread_t t;
+
+	atexit(close_left);
+	open_pair(&left, &gpu_memory);
+	bell_for_gpu(&left.q);
+	run(&left);
+	alarm(20);
+	signal(SIGUSR1, exits_now);
+	main_thread = pthread_self();
+	CHECK(!pthread_create(&t, NULL, signals_soon, NULL), "a thread");
+	cuda(cuMemHostUnregister(left.q.uar->reg_addr), "unregistering");
+	pause();
+}
+
 static void plain(void)
 {
 	struct pair p;
@@ -383,6 +423,7 @@ static const struct test tests[] = {
 	{ .name = "forked_meanwhile", .ranks = 1, .run = forked_meanwhile },
 	{ .name = "no_room", .ranks = 1, .run = no_room },
 	{ .name = "exit_in_thread", .ranks = 1, .run = exit_in_thread },
+	{ .name = "exit_in_handler", .ranks = 1, .run = exit_in_handler },
 	{ .name = NULL },
 };
 
