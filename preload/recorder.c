@@ -110,6 +110,7 @@ static int process_start(bool configure)
     if (__atomic_load_n(&failed, __ATOMIC_RELAXED))
         return -1;
     int cancel = st_uncancelled();
+    sigset_t signals = st_unsignalled();
     while (!__atomic_compare_exchange_n(&holder, &was, pid, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
         if (was != pid && was)
             continue;
@@ -140,6 +141,7 @@ static int process_start(bool configure)
         __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&holder, 0, __ATOMIC_RELEASE);
+    st_signalled(&signals);
     st_cancelled(cancel);
     return error ? -1 : 0;
 }

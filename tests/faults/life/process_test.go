@@ -147,6 +147,23 @@ func TestF39EveryWayToEnd(t *testing.T) {
 	}
 }
 
+// A handler that ends the process where it interrupts the recorder: it ends, and its capture is whole.
+func TestF39EndedByHandlers(t *testing.T) {
+	const n = 40
+	r := newRig(t)
+	r.lossy = true
+	r.same(0, lifeClient(t), "ended_by_handlers", fmt.Sprint(n))
+	all := r.recorded()
+	if len(all) < n/2 || len(all) > n {
+		t.Errorf("%d captures, want %d to %d", len(all), n/2, n)
+	}
+	for _, p := range all {
+		if !p.ended {
+			t.Errorf("process %d has no end mark", p.header.Pid)
+		}
+	}
+}
+
 // F40, F42: no signal handler, no thread, no descriptor, no child, nothing in /dev/shm, which is the process's own here: others use this machine's.
 func TestF40F42NothingOfOursInTheProcess(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -306,6 +306,37 @@ static int end(const char *how, int n)
 
 /* ---- signals ---- */
 
+static void ends(int sig)
+{
+	(void)sig;
+	exit(5);
+}
+
+/* Children that a handler ends wherever it interrupts them, which is mostly within the recorder: each mark has a name of its own. */
+static int ended_by_handlers(int n)
+{
+	for (int i = 0; i < n; i++) {
+		int status;
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			struct itimerval soon = { .it_value.tv_usec = 2000 + 100 * i };
+			if (i % 2)
+				sigmatrace_mark("first"); /* the others may end while their captures are made, or before */
+			signal(SIGALRM, ends);
+			setitimer(ITIMER_REAL, &soon, NULL);
+			for (unsigned k = 0;; k++) {
+				char name[16];
+				snprintf(name, sizeof name, "%u", k);
+				sigmatrace_mark(name);
+			}
+		}
+		CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 5);
+	}
+	puts("ended");
+	return 0;
+}
+
 static unsigned long in_handlers;
 static void on_signal(int sig)
 {
@@ -429,6 +460,8 @@ int main(int argc, char **argv)
 		return end(argv[2], b);
 	if (!strcmp(argv[1], "small_stack"))
 		return small_stack(a);
+	if (!strcmp(argv[1], "ended_by_handlers"))
+		return ended_by_handlers(a);
 	if (!strcmp(argv[1], "handlers"))
 		return handlers(a, argv[3]);
 	if (!strcmp(argv[1], "state"))
