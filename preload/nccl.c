@@ -61,8 +61,13 @@ static int init_old(void **context, int *events, unsigned version)
 {
     int saved = errno, result = 0;
     void *theirs = NULL;
-    if (nccl_chain.plugin)
+    if (nccl_in_plugin)
+        return NCCL_INTERNAL_ERROR;
+    if (nccl_chain.plugin) {
+        nccl_in_plugin++;
         result = ((nccl_init_2 *)nccl_chain.plugin->init)(&theirs, &nccl_chain.events);
+        nccl_in_plugin--;
+    }
     result = begin(context, events, version, theirs, result, NULL);
     errno = saved;
     return result;
@@ -82,8 +87,13 @@ static int init_v4(void **context, int *events, const char *name, uint64_t hash,
 {
     int saved = errno, result = 0;
     void *theirs = NULL;
-    if (nccl_chain.plugin)
+    if (nccl_in_plugin)
+        return NCCL_INTERNAL_ERROR;
+    if (nccl_chain.plugin) {
+        nccl_in_plugin++;
         result = ((nccl_init_4 *)nccl_chain.plugin->init)(&theirs, &nccl_chain.events, name, hash, nodes, ranks, rank, log);
+        nccl_in_plugin--;
+    }
     result = begin(context, events, 4, theirs, result, log);
     describe(*context, hash, name, nodes, ranks, rank);
     errno = saved;
@@ -94,8 +104,13 @@ static int init_new(void **context, uint64_t hash, int *events, const char *name
 {
     int saved = errno, result = 0;
     void *theirs = NULL;
-    if (nccl_chain.plugin)
+    if (nccl_in_plugin)
+        return NCCL_INTERNAL_ERROR;
+    if (nccl_chain.plugin) {
+        nccl_in_plugin++;
         result = ((nccl_init_5 *)nccl_chain.plugin->init)(&theirs, hash, &nccl_chain.events, name, nodes, ranks, rank, log);
+        nccl_in_plugin--;
+    }
     result = begin(context, events, version, theirs, result, log);
     describe(*context, hash, name, nodes, ranks, rank);
     errno = saved;

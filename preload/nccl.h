@@ -149,6 +149,9 @@ extern struct nccl_chain {
     unsigned version;
     int events, seen; /* its mask, which it may change at any time; what was last passed on to NCCL */
 } nccl_chain;
+enum { NCCL_INTERNAL_ERROR = 3 };
+/* The thread is in the other plugin's init: what that looks up is for itself. Nor is ours to be called from there, as one that it has found in a way that was not seen might be: it would call that plugin again. */
+extern __thread unsigned nccl_in_plugin;
 st_pick nccl_pick;
 bool nccl_delivers(uint64_t type, int events);
 int nccl_chain_start(void *context, void **handle, const struct nccl_descriptor *d, uint64_t type, bool elsewhere);

@@ -17,6 +17,7 @@
  * offered, and one that we do not speak is left to it alone.
  */
 struct nccl_chain nccl_chain;
+__thread unsigned nccl_in_plugin;
 static const char default_name[] = "libnccl-profiler.so";
 
 /* Whether a handle is of an object of ours: this one, or another that stands before it. */
@@ -68,6 +69,26 @@ static bool in_use(void)
     return false;
 }
 
+/* Whether it is a plugin that looks up: one may pass its events on to others, which it finds as NCCL has found it. The program itself may have NCCL in it as well. */
+static bool is_plugin(const void *caller)
+{
+    char name[] = "ncclProfiler_v0";
+    Dl_info who;
+    struct link_map *m = NULL;
+    void *h = dladdr(caller, &who) && who.dli_fname ? dlopen(who.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    bool plugin = false;
+    if (h && !dlinfo(h, RTLD_DI_LINKMAP, &m) && m && m->l_prev) /* the first of the list is the program */
+        for (char v = '1'; v <= '9' && !plugin; v++) {
+            name[sizeof name - 2] = v;
+            void *p = st_real_dlsym(h, name);
+            Dl_info whose;
+            plugin = p && dladdr(p, &whose) && whose.dli_fbase == who.dli_fbase; /* and not a library that it needs */
+        }
+    if (h)
+        dlclose(h);
+    return plugin;
+}
+
 /* What NCCL is to get for ncclProfiler_vN: NULL leaves it with what the library has. NCCL holds a lock meanwhile. */
 void *nccl_pick(const struct st_hook *h, void *real, void *handle, const void *caller)
 {
@@ -86,7 +107,7 @@ void *nccl_pick(const struct st_hook *h, void *real, void *handle, const void *c
             real = st_real_dlsym(hidden, h->name);
         answer = real;
     }
-    if (known && st_nccl_events() && (real || (ours && !hidden)) && (real == nccl_chain.plugin || !in_use())) {
+    if (known && !nccl_in_plugin && !is_plugin(caller) && st_nccl_events() && (real || (ours && !hidden)) && (real == nccl_chain.plugin || !in_use())) {
         nccl_chain.plugin = real;
         nccl_chain.version = version;
         answer = (void *)&nccl_plugins[version];

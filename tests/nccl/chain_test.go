@@ -118,6 +118,33 @@ func TestHowItIsFound(t *testing.T) {
 	}
 }
 
+// A plugin that passes its events on to another one finds that one, or itself, and not us, whenever it looks; both get what they get without us.
+func TestPluginThatPassesOn(t *testing.T) {
+	to := "PASS_TO=" + needs.Built(t, "tests/nccl/all.so")
+	for name, env := range map[string][]string{
+		"late": {to}, "early": {to, "PASS_EARLY=1"}, "itself": {}, "itself, early": {"PASS_EARLY=1"},
+		"of the usual name": {"PASS_TO=libnccl-profiler.so", "LD_LIBRARY_PATH+=" + filepath.Dir(needs.Built(t, "tests/nccl/hidden/libnccl-profiler.so"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env = append(env, plugin(t, "pass.so"), "PLUGIN_MASK=14")
+			without := job{name: "normal", newest: 6, env: env, bare: true}.do(t)
+			with := job{mode: "full", name: "normal", newest: 6, env: env}.do(t)
+			a, b := together(without.saw), together(with.saw)
+			if passes := !strings.HasPrefix(name, "itself"); a != b || a.Bad != 0 || passes != (a.Coll == 2*rounds) {
+				t.Errorf("without us %+v, with us %+v", a, b)
+			}
+			for _, s := range with.said {
+				if s.Plugin != "sigmatrace" || s.Version != 5 || s.Result != 0 {
+					t.Errorf("NCCL found %+v", s)
+				}
+			}
+			if n := with.info.NCCL; n == nil || len(n.Plugins) != 1 || n.Plugins[0].Chained != "passes on" || with.group(t, "AllReduce").Count != 2*rounds {
+				t.Errorf("recorded: %+v", n)
+			}
+		})
+	}
+}
+
 // A plugin whose init fails is not called again, and that it failed is said; one that changes its mask meanwhile gets more events from then on.
 func TestOtherPluginRefusesOrChangesItsMind(t *testing.T) {
 	r := job{mode: "full", name: "normal", newest: 5, env: []string{plugin(t, "all.so"), "PLUGIN_REFUSE=1"}}.do(t)
