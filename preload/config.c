@@ -22,6 +22,15 @@ static void copy(char *to, size_t size, const char *from)
     to[n] = 0;
 }
 
+/* Of a list in ascending order that is too long, whole items. */
+static void copy_list(char *to, size_t size, const char *from)
+{
+    copy(to, size, from);
+    char *end = strlen(from) < size ? NULL : strrchr(to, ',');
+    if (end)
+        *end = 0;
+}
+
 static int64_t number(const char *s)
 {
     int64_t v = 0;
@@ -109,9 +118,9 @@ static void doorbell_setting(const char *key, const char *value)
     else if (!strcmp(key, "batch_threshold"))
         d->threshold = (uint32_t)number(value);
     else if (!strcmp(key, "threads"))
-        d->threads = (uint32_t)number(value);
+        d->threads = number(value) < UINT32_MAX ? (uint32_t)number(value) : UINT32_MAX;
     else if (!strcmp(key, "cpus"))
-        copy(st_config.doorbell_cpus, sizeof st_config.doorbell_cpus, value);
+        copy_list(st_config.doorbell_cpus, sizeof st_config.doorbell_cpus, value);
     for (uint8_t i = 0; !strcmp(key, "poll") && i < sizeof polls / sizeof *polls; i++)
         if (!strcmp(value, polls[i]))
             d->poll = i;

@@ -35,7 +35,7 @@ struct st_config {
     uint64_t interval;
     int phase_epochs, nvtx;
     struct st_doorbells doorbells;
-    char doorbell_cpus[1024];
+    char doorbell_cpus[4096]; /* every second of CPU_SETSIZE fits in */
     char job[256];
     char path[PATH_MAX]; /* SIGMATRACE_CONFIG */
     char directory[PATH_MAX];

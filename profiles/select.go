@@ -37,7 +37,7 @@ func (k *Key) canonicalNumber(text string) (string, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 	switch {
 	case err != nil || n > maxNumber:
-		advice := "write a whole number; 0 means no limit"
+		advice := fmt.Sprintf("write a whole number, from %d", k.Min)
 		if k.Max > 0 {
 			advice = fmt.Sprintf("write a whole number from %d to %d", k.Min, k.Max)
 		}

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -52,5 +53,13 @@ func TestBadSelectionNamesFileAndLine(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "/d/p.toml"+want) {
 			t.Errorf("%q: got %v\nwant %s", text, err, want)
 		}
+	}
+}
+
+// The hint is true of every number: 0 is no limit of threads or of a priority.
+func TestHintOfNumbers(t *testing.T) {
+	var p *Problem
+	if _, err := (&Key{Kind: Number}).canonicalNumber("-1"); !errors.As(err, &p) || p.Advice != "write a whole number, from 0" {
+		t.Errorf("%v, %+v", err, p)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -181,6 +182,20 @@ func TestLeftAlone(t *testing.T) {
 		if name == "off in the program" && (info.Processes.Total != 0 || info.Events.Total != 0) {
 			t.Errorf("%s: %+v, %+v", name, info.Processes, info.Events)
 		}
+	}
+}
+
+// Settings are what was written, however large or long: the threads of a process that may have any number, and a long list of processors.
+func TestLargeSettings(t *testing.T) {
+	var cpus []string
+	for i := 0; i < 1024; i += 2 {
+		cpus = append(cpus, strconv.Itoa(i))
+	}
+	list := strings.Join(cpus, ",")
+	_, info, want := bells(t, "full", "stream", "500,10,1,64", recording{set: []string{"doorbell.threads=4294967296", "doorbell.cpus=" + list}})
+	accounted(t, info, want["write"].Count, true)
+	if w := info.Doorbells.Watches; len(w) != 1 || w[0].CPUs != list || w[0].Reason != "" {
+		t.Errorf("doorbells were looked at by %+v", w)
 	}
 }
 
