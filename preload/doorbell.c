@@ -50,6 +50,7 @@ static inline int st_pthread_attr_setstacksize(pthread_attr_t *a, size_t size)
 struct bell_page bell_pages[BELL_PAGES];
 unsigned bell_used;
 bool bell_over;
+bool bell_abandoned;
 struct st_doorbells bell_profile;
 bool bell_careful;
 
@@ -281,14 +282,34 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     st_cancelled(cancel);
 }
 
-__attribute__((destructor)) static void settle_all(void)
+static void settle_all(void)
 {
-    if (!bell_mine())
-        return;
     int cancel = st_uncancelled();
     for (unsigned i = 0; i < BELL_GET(bell_used); i++)
         settle(&bell_pages[i]);
     st_cancelled(cancel);
+}
+
+/* What the copying thread has left where it does not come back. */
+static void count_left(void)
+{
+    bell_left_lost();
+    if (!BELL_GET(bell_abandoned))
+        return;
+    bell_take();
+    for (unsigned i = 0; i < bell_used; i++)
+        for (struct bell_queue *o = bell_pages[i].reg ? bell_pages[i].queues : NULL; o; o = o->next)
+            bell_queue_lost(o);
+    bell_give();
+}
+
+__attribute__((destructor)) static void last(void)
+{
+    if (!bell_mine())
+        return;
+    if (!BELL_GET(bell_abandoned))
+        settle_all();
+    count_left();
 }
 
 /* As a handler of exit(): drivers came before and have theirs, which end them, called after this one. Destructors are too late to read a GPU's memory. */
@@ -298,7 +319,9 @@ static void end(void)
         return;
     settle_all();
     BELL_SET(bell_over, true);
-    copier_passed();
+    if (!copier_passed())
+        BELL_SET(bell_abandoned, true);
+    count_left();
 }
 
 /* The threads run, in this process. */
@@ -311,7 +334,7 @@ static bool start(void)
         wanted = 0;
         memset(bell_pages, 0, bell_used * sizeof *bell_pages);
         bell_used = 0;
-        bell_over = false;
+        bell_over = bell_abandoned = false;
     }
     if (bell_over || !st_doorbells(&bell_profile) || !bell_profile.enabled || bell_profile.threads < 2 || !copier_start())
         return false;
@@ -405,6 +428,9 @@ void doorbell_release(void *p, bool alive)
         bell_give();
         if (copier_passed())
             bell_page_close(w, alive);
+        else
+            while (w->queues)
+                bell_queue_drop(w, w->queues->q.key);
     }
     set_up_done();
 }

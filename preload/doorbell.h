@@ -22,6 +22,7 @@ struct rung {
 
 struct bell_queue {
     struct bell_queue *next; /* of its page */
+    struct bell_queue *next_left;
     struct st_queue q;
     bool read;         /* its elements can be read */
     bool gone;         /* they could, but their memory was given back: what is rung for is lost */
@@ -62,6 +63,7 @@ struct bell_page {
 extern struct bell_page bell_pages[BELL_PAGES];
 extern unsigned bell_used; /* no page is in use from here on */
 extern bool bell_over; /* the process ends, and drivers with it: they are called no more */
+extern bool bell_abandoned; /* at the end of the process the copying thread did not come back: what it has left is counted without it */
 extern struct st_doorbells bell_profile;
 
 #define BELL_GET(x) __atomic_load_n(&(x), __ATOMIC_ACQUIRE)
@@ -99,6 +101,10 @@ bool copier_passed(void);
 /* doorbell_queue.c: a queue's memory, and what belongs to it. */
 void bell_queue_add(struct bell_page *w, const struct st_queue *q, bool pin);
 void bell_queue_drop(struct bell_page *w, const void *key);
+/* Counts what was rung for and nobody will read: of queues that were dropped while a driver kept the copying thread, by that thread when it has come back, or at the end. */
+void bell_left_lost(void);
+/* And of one queue, with the lock. */
+void bell_queue_lost(struct bell_queue *o);
 bool bell_page_open(struct bell_page *w, const struct devmem *driver, void *p, size_t size, uint32_t number, uint64_t *device);
 void bell_page_close(struct bell_page *w, bool alive);
 

@@ -28,6 +28,8 @@ static bool start_copy(struct bell_queue *o, const struct devmem *driver, uint32
 /* Decodes the doorbells up to the count `end`, whose elements are in blocks; ok: they were copied. */
 static void take_out(struct bell_queue *o, uint32_t end, bool ok)
 {
+    if (BELL_GET(bell_abandoned)) /* it was counted */
+        return;
     struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
     uint64_t skipped = __atomic_exchange_n(&o->skipped, 0, __ATOMIC_RELAXED);
     for (uint32_t i = o->rungs_out; i != end; i++) {
@@ -97,6 +99,7 @@ static bool step(void)
 {
     bool any = false;
     __atomic_fetch_add(&rounds, 1, __ATOMIC_ACQ_REL);
+    bell_left_lost();
     for (unsigned i = 0, n = BELL_GET(bell_used); i < n; i++) {
         struct bell_page *w = &bell_pages[i];
         if (!BELL_GET(w->reg))

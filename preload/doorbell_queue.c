@@ -95,10 +95,11 @@ void bell_queue_add(struct bell_page *w, const struct st_queue *q, bool pin)
     bell_give();
 }
 
-/* What nobody will decode any longer. */
-static void count_lost(struct bell_queue *o)
+static struct bell_queue *left;
+
+void bell_queue_lost(struct bell_queue *o)
 {
-    uint64_t n = o->skipped;
+    uint64_t n = __atomic_exchange_n(&o->skipped, 0, __ATOMIC_RELAXED);
     for (; o->rungs_out != o->rungs_in; o->rungs_out++)
         n += o->rungs[o->rungs_out & (o->q.blocks - 1)].to - o->rungs[o->rungs_out & (o->q.blocks - 1)].from;
     struct st_thread *t = n ? st_enter(ST_LAYER_DOORBELL) : NULL;
@@ -106,6 +107,12 @@ static void count_lost(struct bell_queue *o)
         return;
     st_missed(st_clock(), n);
     st_leave(t, ST_LAYER_DOORBELL);
+}
+
+void bell_left_lost(void)
+{
+    for (struct bell_queue *o = __atomic_exchange_n(&left, NULL, __ATOMIC_ACQ_REL); o; o = o->next_left)
+        bell_queue_lost(o);
 }
 
 void bell_queue_drop(struct bell_page *w, const void *key)
@@ -121,9 +128,15 @@ void bell_queue_drop(struct bell_page *w, const void *key)
     bell_give();
     if (gone)
         st_queue_seen(key, gone->index);
-    if (!gone || !copier_passed())
-        return; /* then it stays as it is: a driver that keeps the thread waiting may use it later */
-    count_lost(gone);
+    if (!gone)
+        return;
+    if (!copier_passed()) { /* then it stays as it is: a driver that keeps the thread waiting may use it later */
+        gone->next_left = __atomic_load_n(&left, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(&left, &gone->next_left, gone, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            ;
+        return;
+    }
+    bell_queue_lost(gone);
     gone->next = w->spare;
     w->spare = gone;
 }

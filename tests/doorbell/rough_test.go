@@ -25,6 +25,17 @@ func TestExitInHandler(t *testing.T) {
 	}
 }
 
+// A driver that keeps the thread that copies, to the end of the process or while pages and queues go, keeps nothing from being counted.
+func TestDriverThatKeepsTheThread(t *testing.T) {
+	waits := recording{program: "softhca/rough_check", mode: "full", env: []string{"STANDIN_TO_HOST=waits"}}
+	_, info, want := waits.run(t, "gone_meanwhile")
+	accounted(t, info, want["write"].Count, false)
+	_, info, want = waits.run(t, "exit_in_thread") // rung to the end, so that not all was executed
+	if sum := int64(info.Operations["doorbell"]["write"].Count + info.Lost.Events); sum < want["write"].Count || info.Lost.Events == 0 || info.Exact {
+		t.Errorf("%d decoded or lost of %d, exact: %v", sum, want["write"].Count, info.Exact)
+	}
+}
+
 // Where there is no room for threads or queues, kernels ring at the device.
 func TestNoRoom(t *testing.T) {
 	_, info, _ := recording{program: "softhca/rough_check", mode: "full"}.run(t, "no_room")

@@ -362,6 +362,36 @@ static void exit_in_thread(void)
 	pause();
 }
 
+static void until_enough(void *argument)
+{
+	struct pair *p = argument;
+
+	for (p->total = WINDOW; !enough;)
+		run_queue(p, &p->q);
+}
+
+/* A page and its queue go while the driver keeps whoever calls it (STANDIN_TO_HOST=waits), since another kernel runs. */
+static void gone_meanwhile(void)
+{
+	struct standin_kernel k = { until_enough };
+	struct pair p, other;
+
+	open_pair(&p, &gpu_memory);
+	bell_for_gpu(&p.q);
+	start_kernel(&p.e, &k, &p);
+	open_pair(&other, &gpu_memory);
+	for (int i = 0; i < 2; i++) {
+		bell_for_gpu(&other.q);
+		run(&other);
+		cuda(cuMemHostUnregister(other.q.uar->reg_addr), "unregistering");
+	}
+	close_pair(&other);
+	enough = true;
+	cuda(cuStreamSynchronize(p.e.stream), "kernel");
+	CHECK(!p.bad, "%lu wrong", (unsigned long)p.bad);
+	close_pair(&p);
+}
+
 static struct pair left; /* of a program that a signal ends */
 
 static void close_left(void)
@@ -423,6 +453,7 @@ static const struct test tests[] = {
 	{ .name = "forked_meanwhile", .ranks = 1, .run = forked_meanwhile },
 	{ .name = "no_room", .ranks = 1, .run = no_room },
 	{ .name = "exit_in_thread", .ranks = 1, .run = exit_in_thread },
+	{ .name = "gone_meanwhile", .ranks = 1, .run = gone_meanwhile },
 	{ .name = "exit_in_handler", .ranks = 1, .run = exit_in_handler },
 	{ .name = NULL },
 };
