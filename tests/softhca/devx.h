@@ -91,6 +91,7 @@ uint8_t devx_syndrome(enum ibv_wc_status status);
 /* doorbell.c */
 struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags);
 void uar_free(struct mlx5dv_devx_uar *u);
+enum { UAR_OWN = 2 }; /* flags of alloc_uar: a page that nobody else gets */
 struct uar *uar_find(uint32_t page_id);
 void uar_attach(struct uar *u, struct devx_queue *d);
 void uar_detach(struct devx_queue *d);

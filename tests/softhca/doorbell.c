@@ -16,9 +16,14 @@
 #include <unistd.h>
 
 enum { REGISTER = 0x800, BUFFERS = 2, BUFFER = 0x100 }; /* BlueFlame's two buffers are written in turn */
+enum { BLUEFLAME = 0, SINGLE = 1 }; /* flags of alloc_uar; any other gives a page of its own */
 
+/* As libmlx5 gives them: two registers for BlueFlame are of one page, with one number; and there is one without it in a context, for all who ask. */
 struct uar {
 	struct mlx5dv_devx_uar u;
+	struct ibv_context *context;
+	uint32_t flags;
+	unsigned users;
 	uint8_t *page;
 	uint64_t last[BUFFERS];
 	struct devx_queue *queues;
@@ -45,7 +50,27 @@ static void changed(void)
 
 static uint64_t *reg(const struct uar *u, int buffer)
 {
-	return (uint64_t *)(void *)(u->page + REGISTER + buffer * BUFFER);
+	return (uint64_t *)((uint8_t *)u->u.reg_addr + buffer * BUFFER);
+}
+
+/* The first, or next, of those with the number of u. */
+static struct uar *of_page(const struct uar *u, struct uar *after)
+{
+	struct uar *x = after ? after->next : uars;
+
+	while (x && x->u.page_id != u->u.page_id)
+		x = x->next;
+	return x;
+}
+
+static bool is_shared(const struct uar *u)
+{
+	unsigned n = 0;
+
+	for (struct uar *x = of_page(u, NULL); x; x = of_page(u, x))
+		for (struct devx_queue *d = x->queues; d; d = d->next)
+			n++;
+	return n > 1;
 }
 
 static uint8_t *map_page(void)
@@ -81,23 +106,24 @@ static void ring(struct uar *u, int buffer, uint64_t value)
 	const bool control = b[3] || (b[7] & 0x3f);
 	const uint16_t to = (uint16_t)(get16(b + 1) + (control ? ((b[7] & 0x3f) * 16 + WQE_BLOCK - 1) / WQE_BLOCK : 0));
 	const uint32_t qpn = get24(b + 4);
-	const bool shared = u->queues && u->queues->next;
+	const bool shared = is_shared(u);
 
 	u->last[buffer] = value;
 	if (fault(FAULT_LOST_DOORBELL))
 		return;
 	hca_log("doorbell of page %u: queue %#x to %u", u->u.page_id, qpn, to);
-	for (struct devx_queue *d = u->queues; d; d = d->next) {
-		uint8_t record[4] = { 0 };
-		const struct span dst = { .addr = (uintptr_t)record, .len = sizeof record, .proc = hca.slot };
-		const struct span src = { .addr = d->record.addr + 4, .len = sizeof record, .proc = hca.slot, .kind = d->record.kind, .device = d->record.device };
+	for (struct uar *x = of_page(u, NULL); x; x = of_page(u, x))
+		for (struct devx_queue *d = x->queues; d; d = d->next) {
+			uint8_t record[4] = { 0 };
+			const struct span dst = { .addr = (uintptr_t)record, .len = sizeof record, .proc = hca.slot };
+			const struct span src = { .addr = d->record.addr + 4, .len = sizeof record, .proc = hca.slot, .kind = d->record.kind, .device = d->record.device };
 
-		if (d->q->qp.qp_num == qpn)
-			devx_ring(d, to);
-		/* a later doorbell may have overwritten that of another queue before it was seen */
-		if (shared && !mem_copy(&dst, 1, &src, 1))
-			devx_ring(d, get16(record + 2));
-	}
+			if (d->q->qp.qp_num == qpn)
+				devx_ring(d, to);
+			/* a later doorbell may have overwritten that of another queue before it was seen */
+			if (shared && !mem_copy(&dst, 1, &src, 1))
+				devx_ring(d, get16(record + 2));
+		}
 }
 
 static bool look(void)
@@ -173,33 +199,61 @@ int doorbell_start(void)
 	return rc;
 }
 
-struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags)
+/* With the lock: the one that is there already, or whose page has a register left. NULL: none. */
+static struct uar *alike(const struct ibv_context *c, uint32_t flags)
 {
-	struct uar *u = calloc(1, sizeof *u);
-	int rc;
+	struct uar *u = uars;
 
-	(void)c;
-	if (!u)
-		return NULL;
-	u->page = map_page();
-	if (!u->page) {
-		free(u);
-		return NULL;
-	}
+	for (; u; u = u->next)
+		if (u->context == c && u->flags == flags && (flags == SINGLE || (flags == BLUEFLAME && of_page(u, NULL) == u && !of_page(u, u))))
+			break;
+	return u;
+}
+
+static void put_in(struct uar *u, struct ibv_context *c, uint32_t flags, const struct uar *beside)
+{
+	const bool second = beside && beside->u.reg_addr == beside->page + REGISTER;
+
+	u->context = c;
+	u->flags = flags;
+	u->users = 1;
+	u->page = beside ? beside->page : u->page;
 	u->u.base_addr = u->page;
-	u->u.reg_addr = u->page + REGISTER;
+	u->u.reg_addr = u->page + REGISTER + (second ? BUFFERS * BUFFER : 0);
+	u->u.page_id = beside ? beside->u.page_id : ++last_page;
 	for (int i = 0; i < BUFFERS; i++)
 		u->last[i] = *reg(u, i);
+	u->next = uars;
+	uars = u;
+}
+
+struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags)
+{
+	struct uar *u = calloc(1, sizeof *u), *other;
+	uint8_t *page = map_page();
+	int rc;
+
+	if (!u || !page) {
+		free(u);
+		if (page)
+			munmap(page, SHM_PAGE);
+		return NULL;
+	}
+	u->page = page;
 	change();
 	rc = start();
-	if (!rc) {
-		u->u.page_id = ++last_page;
-		u->next = uars;
-		uars = u;
+	other = rc ? NULL : alike(c, flags);
+	if (other && flags == SINGLE) {
+		other->users++;
+		free(u);
+		u = other;
+	} else if (!rc) {
+		put_in(u, c, flags, other);
 	}
 	changed();
+	if (rc || other)
+		munmap(page, SHM_PAGE);
 	if (rc) {
-		munmap(u->page, SHM_PAGE);
 		free(u);
 		errno = rc;
 		return NULL;
@@ -211,15 +265,32 @@ struct mlx5dv_devx_uar *uar_alloc(struct ibv_context *c, uint32_t flags)
 void uar_free(struct mlx5dv_devx_uar *x)
 {
 	struct uar *u = (struct uar *)x;
+	bool last;
 
 	change();
+	if (--u->users) {
+		changed();
+		return;
+	}
 	for (struct uar **p = &uars; *p; p = &(*p)->next)
 		if (*p == u) {
 			*p = u->next;
 			break;
 		}
+	struct uar *left = of_page(u, NULL);
+	while (u->queues) {
+		struct devx_queue *d = u->queues;
+
+		u->queues = d->next;
+		d->uar = left;
+		d->next = left ? left->queues : NULL;
+		if (left)
+			left->queues = d;
+	}
+	last = !left;
 	changed();
-	munmap(u->page, SHM_PAGE);
+	if (last)
+		munmap(u->page, SHM_PAGE);
 	free(u);
 }
 
@@ -245,7 +316,7 @@ void uar_attach(struct uar *u, struct devx_queue *d)
 void uar_detach(struct devx_queue *d)
 {
 	change();
-	for (struct devx_queue **p = &d->uar->queues; *p; p = &(*p)->next)
+	for (struct devx_queue **p = d->uar ? &d->uar->queues : NULL; p && *p; p = &(*p)->next)
 		if (*p == d) {
 			*p = d->next;
 			break;

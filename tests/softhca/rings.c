@@ -342,7 +342,7 @@ static int send_ring(struct hca_qp *q)
 	if (!d)
 		return ENOMEM;
 	d->log = 31 - __builtin_clz(round_up_pow2(blocks));
-	d->own_page = uar_alloc(q->qp.context, 0);
+	d->own_page = uar_alloc(q->qp.context, UAR_OWN);
 	ring = aligned_alloc(SHM_PAGE, ((size_t)WQE_BLOCK << d->log) + SHM_PAGE);
 	if (!d->own_page || !ring || devx_queue_init(d))
 		goto no;

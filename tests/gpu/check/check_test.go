@@ -179,7 +179,7 @@ func TestIssuedFinds(t *testing.T) {
 func TestChoose(t *testing.T) {
 	for letters, want := range map[string]string{"r": "1000 elements", "f": "nothing in layer doorbell", "n": "nothing in layer doorbell"} {
 		pages := filepath.Join(t.TempDir(), "pages")
-		run, stats := record(t, "full", "BEFORE="+needs.Built(t, "gpu/choose.so"), "CHOOSE="+letters, "CHOOSE_FLAGS=1", "CHOOSE_LOG="+pages)
+		run, stats := record(t, "full", "BEFORE="+needs.Built(t, "gpu/choose.so"), "CHOOSE="+letters, "CHOOSE_FLAGS=0x80000000", "CHOOSE_LOG="+pages)
 		out, err := judge(t, run, stats, nil)
 		if !strings.Contains(out, want) || (err == nil) != (letters == "r") {
 			t.Errorf("%s: %v\n%s", letters, err, out)

@@ -81,7 +81,7 @@ static void open_queue(struct queue *q, struct ibv_context *ctx, uint32_t pdn, u
 	memset(q->entries, 0xff, size);
 	memset(q->record, 0, 4096);
 	if (!uar)
-		q->uar = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+		q->uar = mlx5dv_devx_alloc_uar(ctx, OWN_PAGE);
 	need(q->uar, "mlx5dv_devx_alloc_uar");
 	q->bell = q->uar->reg_addr;
 	for (int i = 0; i < 3; i++)

@@ -36,6 +36,8 @@ struct queue {
 	unsigned rnr_retry; /* to be set before it is connected; 7, no end, where nobody does */
 };
 
+/* MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED, which older headers do not have: a page of doorbells of its own. */
+#define OWN_PAGE (1u << 31)
 enum { QUEUE_RC = 0, QUEUE_DCI = 5 };
 
 /* With a page of its own where uar is NULL. Ends the program with a message when it cannot be made. */

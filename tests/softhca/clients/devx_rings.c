@@ -294,7 +294,7 @@ static void all_to_all(void)
 	board->note[rank].rkey = mr->rkey;
 	board->note[rank].addr = (uintptr_t)buf;
 	if (rank & 1)
-		page = mlx5dv_devx_alloc_uar(ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+		page = mlx5dv_devx_alloc_uar(ctx, OWN_PAGE);
 	for (int i = 0; i < ranks; i++)
 		if (i != rank) {
 			queue_open(&q[i], ctx, domain_number(pd), 6, QUEUE_RC, true, page, &host_memory);
