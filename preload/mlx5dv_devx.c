@@ -95,9 +95,8 @@ ST_EXPORT struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *cont
     struct mlx5dv_devx_uar *u = mlx5dv_real.mlx5dv_devx_alloc_uar(context, flags);
     if (u) {
         uint32_t page = page_in(scope(context), u->page_id);
-        if (u->reg_addr)
-            st_page_add(&(struct st_page){u, (uintptr_t)u->reg_addr, ST_DOORBELL_AREA, page});
-        struct st_object *o = t ? numbered(ST_KIND_UAR, u, ST_KIND_UAR_NUMBER, page) : st_unknown;
+        bool first = !u->reg_addr || st_page_add(&(struct st_page){u, (uintptr_t)u->reg_addr, ST_DOORBELL_AREA, page, 0});
+        struct st_object *o = t && (first || !st_find(ST_KIND_UAR, (uintptr_t)u)->id) ? numbered(ST_KIND_UAR, u, ST_KIND_UAR_NUMBER, page) : st_unknown;
         if (o->id)
             st_def_mlx5_uar(o->id, st_verbs.device(context)->id, u->page_id, (uintptr_t)u->reg_addr);
     }
@@ -109,8 +108,8 @@ ST_EXPORT void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *uar)
 {
     if (!MLX5(mlx5dv_devx_free_uar))
         return;
-    st_page_gone(uar);
-    numbered_gone(ST_KIND_UAR, uar, ST_KIND_UAR_NUMBER, st_find(ST_KIND_UAR, (uintptr_t)uar)->id);
+    if (st_page_gone(uar))
+        numbered_gone(ST_KIND_UAR, uar, ST_KIND_UAR_NUMBER, st_find(ST_KIND_UAR, (uintptr_t)uar)->id);
     mlx5dv_real.mlx5dv_devx_free_uar(uar);
 }
 

@@ -19,15 +19,22 @@ void (*_Atomic st_page_goes)(uint64_t reg, uint64_t size);
 static void lock(void) { st_mutex_lock(&mu); }
 static void unlock(void) { st_mutex_unlock(&mu); }
 
-#define PUT(table, count, value)                                      \
-    do {                                                              \
-        lock();                                                       \
-        for (unsigned i_ = 0; i_ < (count); i_++)                     \
-            if (!(table)[i_].key || (table)[i_].key == (value).key) { \
-                (table)[i_] = (value);                                \
-                break;                                                \
-            }                                                         \
-        unlock();                                                     \
+/* In the place of one with the same key, which a program may have left behind; else where there is room. */
+#define PUT(table, count, value)                         \
+    do {                                                 \
+        unsigned at_ = (count);                          \
+        lock();                                          \
+        for (unsigned i_ = 0; i_ < (count); i_++) {      \
+            if ((table)[i_].key == (value).key) {        \
+                at_ = i_;                                \
+                break;                                   \
+            }                                            \
+            if (!(table)[i_].key && at_ == (count))      \
+                at_ = i_;                                \
+        }                                                \
+        if (at_ < (count))                               \
+            (table)[at_] = (value);                      \
+        unlock();                                        \
     } while (0)
 #define DROP(table, count, gone)                                      \
     do {                                                              \
@@ -38,20 +45,40 @@ static void unlock(void) { st_mutex_unlock(&mu); }
         unlock();                                                     \
     } while (0)
 
-void st_page_add(const struct st_page *p) { PUT(pages, PAGES, *p); }
+bool st_page_add(const struct st_page *p)
+{
+    struct st_page added = *p;
+    bool again = false;
+    added.times = 1;
+    lock();
+    for (unsigned i = 0; i < PAGES && !again; i++)
+        if (pages[i].key == p->key && pages[i].reg == p->reg && pages[i].number == p->number) {
+            again = true;
+            pages[i].times++;
+        }
+    unlock();
+    if (!again)
+        PUT(pages, PAGES, added);
+    return !again;
+}
 
-void st_page_gone(const void *key)
+bool st_page_gone(const void *key)
 {
     void (*goes)(uint64_t, uint64_t) = __atomic_load_n(&st_page_goes, __ATOMIC_ACQUIRE);
     struct st_page p = {0};
     lock();
     for (unsigned i = 0; i < PAGES; i++)
-        if (pages[i].key == key)
+        if (pages[i].key == key) {
             p = pages[i];
+            pages[i].times -= p.times > 1;
+        }
     unlock();
+    if (p.times > 1)
+        return false;
     if (goes && p.key)
         goes(p.reg, p.size);
     DROP(pages, PAGES, key);
+    return true;
 }
 
 void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size, bool of_gpu)

@@ -26,12 +26,14 @@ struct st_page {
     const void *key;
     uint64_t reg, size;
     uint32_t number;
+    uint32_t times; /* that it was added */
 };
 
 enum { ST_DOORBELL_AREA = 0x200 }; /* two BlueFlame buffers of 256 bytes; programs that do not use them ring the first 8 bytes */
 
-ST_PUBLIC void st_page_add(const struct st_page *p);
-ST_PUBLIC void st_page_gone(const void *key);
+/* libmlx5 gives the same page to several who ask: it is there until it was given back as often. false: it was there already, or is so still. */
+ST_PUBLIC bool st_page_add(const struct st_page *p);
+ST_PUBLIC bool st_page_gone(const void *key);
 ST_PUBLIC void st_memory_add(const void *key, uint64_t number, uint64_t address, uint64_t size, bool of_gpu);
 ST_PUBLIC void st_memory_gone(const void *key);
 /* Where an offset of a registered memory lies; 0: not known. of_gpu: what it was registered as. */
