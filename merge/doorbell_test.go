@@ -2,9 +2,12 @@ package merge_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sigmatrace/sigmatrace/merge"
@@ -151,6 +154,65 @@ func TestDoorbellsAndGPUs(t *testing.T) {
 	}
 	if synchronizes != 3 || unseenOnes != 6 {
 		t.Errorf("%d rows synchronize, %d have no completion", synchronizes, unseenOnes)
+	}
+}
+
+// A queue that was rung at a page of the recorder's is named where it rings at the device later, whatever came before.
+func TestDoorbellsThatAreLeftAloneLater(t *testing.T) {
+	const reason = "its page of doorbells is shared by several queues: they ring at the device"
+	l := newBells(t, cat.ModeFull)
+	l.a.Define(1322, cat.DefVerbsBlind, l.qa, reason)
+	l.a.Define(1324, cat.DefDoorbellQueue, l.qa, uint64(0x7000), uint64(64), uint64(1), uint64(0), uint64(32))
+	l.element(5000, cat.EventDoorbellWrite, 4096, 0, memoryGPU+64, keyGPU, 0)
+	l.close()
+	if i := l.open(merge.Options{}).Info(); len(i.Blind) != 1 || i.Blind[0].Reason != reason || i.Operations["doorbell"] == nil {
+		t.Errorf("not seen: %+v; %+v", i.Blind, i.Operations)
+	}
+}
+
+// Bandwidth is that of an interval, also in what is left of time behind the last whole one.
+func TestBandwidthAtTheEnd(t *testing.T) {
+	l := newBells(t, cat.ModeFull)
+	l.element(5000, cat.EventDoorbellWrite, 4096, 0, memoryGPU+64, keyGPU, 0)
+	l.element(25000, cat.EventDoorbellWrite, 4096, 0, memoryGPU+64, keyGPU, 0)
+	l.close()
+	exporter, err := merge.FindExporter("json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "trace.json")
+	if err := l.open(merge.Options{}).Export(context.Background(), exporter, file, merge.ExportOptions{From: ns(5000), To: ns(25002)}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trace struct {
+		TraceEvents []struct {
+			Ph, Name string
+			Args     map[string]any
+		}
+	}
+	if err := json.Unmarshal(text, &trace); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, e := range trace.TraceEvents {
+		if e.Ph != "C" || !strings.Contains(e.Name, "initiated bytes per second") {
+			continue
+		}
+		for _, v := range e.Args {
+			if n, ok := v.(float64); ok && n > 0 {
+				seen++
+				if n > 4096/1000e-9 {
+					t.Errorf("%s: %v", e.Name, n)
+				}
+			}
+		}
+	}
+	if seen != 4 {
+		t.Errorf("%d samples of a queue and a GPU", seen)
 	}
 }
 

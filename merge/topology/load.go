@@ -266,10 +266,13 @@ func (p *Process) define(d *capture.Definition, addresses *Addresses) {
 		}
 	case catalogue.DefDoorbellQueue:
 		if q := p.Objects[u(catalogue.DefDoorbellQueueQueuePair)]; q != nil && q.Kind == QueuePair {
-			q.Layer, q.Blind, q.Seen = "doorbell", "", true
+			if !q.Seen { // what is told later stays: it was not seen for a while
+				q.Blind = ""
+			}
+			q.Layer, q.Seen = "doorbell", true
 		}
 	case catalogue.DefVerbsBlind:
-		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil && !q.Seen {
+		if q := p.Objects[u(catalogue.DefVerbsBlindQueuePair)]; q != nil {
 			q.Blind = d.String(catalogue.DefVerbsBlindReason)
 		}
 	}

@@ -76,12 +76,29 @@ const (
 	leastIntervalNS = 1000
 )
 
-// intervals divides the time that is shown for n counters: width is in ns.
-func (p *Plan) intervals(n int) (from, to, width int64) {
-	from, to = p.Range()
+// intervals divide time. The last one is longer by what is left: one that is shorter would tell of a rate that nobody had.
+type intervals struct {
+	from, to, width, last int64 // ns, but for the last one's number
+}
+
+func (v intervals) number(ns int64) int64 { return min((ns-v.from)/v.width, v.last) }
+
+// of returns where an interval begins and ends.
+func (v intervals) of(number int64) (begin, end int64) {
+	begin = v.from + number*v.width
+	if number == v.last {
+		return begin, max(v.to, begin+1)
+	}
+	return begin, begin + v.width
+}
+
+// intervals divides the time that is shown for n counters.
+func (p *Plan) intervals(n int) intervals {
+	from, to := p.Range()
 	to++
 	count := int64(min(max(mostBandwidth/max(n, 1), leastIntervals), mostIntervals))
-	return from, to, max((to-from+count-1)/count, leastIntervalNS)
+	width := max((to-from+count-1)/count, leastIntervalNS)
+	return intervals{from, to, width, max((to-from)/width, 1) - 1}
 }
 
 // Bandwidth reads the run, where GPUs ring for anything, and returns what was rung for in each interval of time, as bytes a second: of every queue and every GPU,
@@ -96,15 +113,15 @@ func (p *Plan) Bandwidth(ctx context.Context, src ops.Source) ([]Sample, error) 
 	if rung == 0 || p.Options.NoBandwidth {
 		return nil, nil
 	}
-	from, to, width := p.intervals(rung + len(p.GPUs))
-	p.intervalNS = width
+	v := p.intervals(rung + len(p.GPUs))
+	p.intervalNS = v.width
 	sums := map[bin]uint64{}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.Options.Workers)
 	for i := range p.Run.Partitions {
 		g.Go(func() error {
-			own, err := p.initiated(ctx, src, i, from, width)
+			own, err := p.initiated(ctx, src, i, v)
 			mu.Lock()
 			defer mu.Unlock()
 			for k, n := range own {
@@ -121,16 +138,17 @@ func (p *Plan) Bandwidth(ctx context.Context, src ops.Source) ([]Sample, error) 
 	for _, k := range slices.SortedFunc(maps.Keys(sums), func(a, b bin) int {
 		return cmp.Or(cmp.Compare(a.track, b.track), cmp.Compare(a.number, b.number))
 	}) {
-		begin := from + k.number*width
 		if at.track >= 0 && (at.track != k.track || at.number+1 < k.number) {
-			samples = append(samples, Sample{at.track, from + (at.number+1)*width, 0})
+			_, end := v.of(at.number)
+			samples = append(samples, Sample{at.track, end, 0})
 		}
-		length := max(min(begin+width, to)-begin, 1)
-		samples = append(samples, Sample{k.track, begin, uint64(float64(sums[k]) * 1e9 / float64(length))})
+		begin, end := v.of(k.number)
+		samples = append(samples, Sample{k.track, begin, uint64(float64(sums[k]) * 1e9 / float64(end-begin))})
 		at = k
 	}
 	if at.track >= 0 {
-		samples = append(samples, Sample{at.track, min(from+(at.number+1)*width, to), 0})
+		_, end := v.of(at.number)
+		samples = append(samples, Sample{at.track, end, 0})
 	}
 	return samples, nil
 }
@@ -150,7 +168,7 @@ func (p *Plan) WriteBandwidth(samples []Sample, w Writer, s *Stats) error {
 }
 
 // initiated adds up what the operations of a partition were rung for, by counter and interval.
-func (p *Plan) initiated(ctx context.Context, src ops.Source, partition int, from, width int64) (map[bin]uint64, error) {
+func (p *Plan) initiated(ctx context.Context, src ops.Source, partition int, v intervals) (map[bin]uint64, error) {
 	sums := map[bin]uint64{}
 	err := src.Partition(ctx, partition, func(block []ops.Op) error {
 		for i := range block {
@@ -159,10 +177,10 @@ func (p *Plan) initiated(ctx context.Context, src ops.Source, partition int, fro
 			if err != nil {
 				return err
 			}
-			if !shown || !initiates(op) || op.Post < from || !p.endpoints[op.Endpoint].rung {
+			if !shown || !initiates(op) || op.Post < v.from || !p.endpoints[op.Endpoint].rung {
 				continue
 			}
-			number := (op.Post - from) / width
+			number := v.number(op.Post)
 			if t, ok := p.counter(op.Endpoint, Bandwidth); ok {
 				sums[bin{t, number}] += op.Bytes
 			}
