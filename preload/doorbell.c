@@ -62,6 +62,7 @@ static __thread bool sets_up;
 static uint32_t wanted;   /* others wait for the lock, which the thread that looks would take again at once */
 static pid_t watching;    /* the process whose thread looks */
 static uint32_t pages_in; /* raised when a page comes */
+static const volatile uint64_t *waited_for; /* what the thread that looks may be waiting at, and touch; NULL: nothing */
 
 bool bell_mine(void) { return BELL_GET(watching) == getpid(); }
 
@@ -128,8 +129,16 @@ static void nap(uint64_t silent_ms)
     enum { LONGEST_NS = 1000000 };
     uint64_t ns = silent_ms * 100;
     const struct timespec t = {0, ns < LONGEST_NS ? (long)ns : LONGEST_NS};
-    if (silent_ms >= 1000)
-        nanosleep(&t, NULL);
+    nanosleep(&t, NULL);
+}
+
+/* Waits until the thread that looks does not touch a register that is not looked at any more. false: that does not end. */
+static bool looker_passed(const struct bell_page *w)
+{
+    const struct timespec while_ = {0, 100000};
+    for (unsigned i = 0; i < 5000 && BELL_GET(waited_for) == bell_word(w, 0); i++)
+        nanosleep(&while_, NULL);
+    return BELL_GET(waited_for) != bell_word(w, 0);
 }
 
 /* The calling thread goes where the profile wants it. false: it may not. */
@@ -162,9 +171,10 @@ static enum spin prepare(void)
 
 static void *look(void *arg)
 {
-    enum { SPINS = 1000, LOOK_AT_CLOCK = 256 };
+    enum { SPINS = 1000, LOOK_AT_CLOCK = 256, SILENCE_MS = 1000 };
     (void)arg;
     enum spin way = prepare();
+    bool by_word = way == SPIN_UMWAIT || way == SPIN_MWAITX;
     uint64_t since = 0, silent = 0;
     unsigned idle = 0;
     while (bell_mine()) {
@@ -173,7 +183,7 @@ static void *look(void *arg)
         uint32_t pages = BELL_GET(pages_in);
         const struct bell_page *one = NULL;
         unsigned live = 0;
-        bool any = false;
+        bool any = false, sleeps = silent >= SILENCE_MS;
         pthread_mutex_lock(&mu);
         bell_careful = silent != 0; /* it may have slept */
         for (unsigned i = 0; i < bell_used; i++)
@@ -182,8 +192,9 @@ static void *look(void *arg)
                 one = &bell_pages[i];
                 live++;
             }
-        const volatile uint64_t *at = one ? bell_word(one, 0) : NULL;
+        const volatile uint64_t *at = by_word && one && !any && !sleeps ? bell_word(one, 0) : NULL;
         bool alone = live == 1 && one->size < BELL_AREA;
+        BELL_SET(waited_for, at);
         pthread_mutex_unlock(&mu);
         if (!live) {
             syscall(SYS_futex, &pages_in, FUTEX_WAIT_PRIVATE, pages, NULL, NULL, 0);
@@ -199,12 +210,13 @@ static void *look(void *arg)
             since = since ? since : now;
             silent = now - since;
         }
-        if (silent)
+        if (sleeps)
             nap(silent);
-        if (idle < SPINS || way == SPIN_UMWAIT || way == SPIN_MWAITX)
+        else if (idle < SPINS || by_word)
             spin_wait(way, at, alone);
         else
             sched_yield();
+        BELL_SET(waited_for, NULL);
     }
     return NULL;
 }
@@ -229,14 +241,15 @@ bool bell_thread(void *(*run)(void *))
 
 /* ---- pages, by the program's threads --------------------------------------------------------------------------------------------------------------- */
 
-/* Reads what was rung at a page so far. */
+/* Reads what was rung so far at a register, and at those that are of its page. */
 static void settle(struct bell_page *w)
 {
     bell_take();
-    if (!w->reg) { /* it has gone meanwhile, or is no page */
+    if (!w->reg) { /* it has gone meanwhile, or is none */
         bell_give();
         return;
     }
+    w = w->home;
     bell_look_again(w);
     uint32_t asked = w->asked;
     for (struct bell_queue *o = w->queues; o; o = o->next) {
@@ -255,10 +268,11 @@ static void settle(struct bell_page *w)
     bell_give();
 }
 
+/* The one that has the queues of a page; NULL: none of its registers is looked at. */
 static struct bell_page *page_by_number(uint32_t number)
 {
     for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-        if (BELL_GET(bell_pages[i].reg) && bell_pages[i].number == number)
+        if (BELL_GET(bell_pages[i].reg) && bell_pages[i].number == number && BELL_GET(bell_pages[i].home) == &bell_pages[i])
             return &bell_pages[i];
     return NULL;
 }
@@ -269,7 +283,7 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     struct st_queue q;
     if (!bell_mine() || !page_by_number(page))
         return;
-    int cancel = st_uncancelled();
+    int saved = errno, cancel = st_uncancelled();
     if (set_up()) {
         if ((w = page_by_number(page))) {
             settle(w);
@@ -280,6 +294,7 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
         set_up_done();
     }
     st_cancelled(cancel);
+    errno = saved;
 }
 
 static void settle_all(void)
@@ -335,6 +350,7 @@ static bool start(void)
         memset(bell_pages, 0, bell_used * sizeof *bell_pages);
         bell_used = 0;
         bell_over = bell_abandoned = false;
+        waited_for = NULL;
     }
     if (bell_over || !st_doorbells(&bell_profile) || !bell_profile.enabled || bell_profile.threads < 2 || !copier_start())
         return false;
@@ -350,30 +366,88 @@ static bool start(void)
     return true;
 }
 
+static bool page_alive(const struct bell_page *w) { return w->driver->alive((void *)((uintptr_t)w->page & ~4095ul)); }
+
+/* The queues of a page of the device's, one of whose registers is looked at now. */
+static void add_queues(struct bell_page *home)
+{
+    enum { MOST = 16 };
+    struct st_queue q[MOST];
+    for (unsigned k = 0, n = st_queues_of(home->number, q, MOST); k < n && k < MOST; k++)
+        bell_queue_add(home, &q[k], true);
+}
+
+/* Another register has the queues from here on, with what the driver has made for them. With the lock. */
+static void hand_over(struct bell_page *w, struct bell_page *next)
+{
+    struct bell_page was = *w;
+    memcpy(w->streams, next->streams, sizeof w->streams);
+    memcpy(next->streams, was.streams, sizeof next->streams);
+    next->held_since = was.held_since;
+    next->answered = was.answered;
+    BELL_SET(next->asked, was.asked);
+    next->spare = was.spare;
+    w->spare = NULL;
+    BELL_SET(next->queues, was.queues);
+    BELL_SET(w->queues, NULL);
+}
+
+/* A register is looked at no longer. */
+static void release(struct bell_page *w, bool alive)
+{
+    struct bell_page *next = NULL;
+    settle(w);
+    bell_take();
+    for (unsigned i = 0; i < bell_used; i++) {
+        struct bell_page *x = &bell_pages[i];
+        if (x != w && x->reg && x->home == w) {
+            next = next ? next : x;
+            BELL_SET(x->home, next);
+        }
+    }
+    if (next && alive)
+        hand_over(w, next);
+    BELL_SET(w->reg, NULL);
+    bell_give();
+    if (copier_passed() && looker_passed(w)) {
+        bell_page_close(w, alive);
+    } else { /* it stays as it is */
+        while (w->queues)
+            bell_queue_drop(w, w->queues->q.key);
+    }
+    if (next && !alive)
+        add_queues(next);
+}
+
 static bool interpose(const struct devmem *driver, void *p, size_t size, const struct st_page *page, uint64_t *device)
 {
-    struct st_queue q[2];
-    unsigned i = 0;
-    while (i < BELL_PAGES && bell_pages[i].taken)
-        i++;
-    if (i == BELL_PAGES || !bell_page_open(&bell_pages[i], driver, p, size < ST_DOORBELL_AREA ? size : ST_DOORBELL_AREA, page->number, device))
+    size_t most = page->reg + page->size - (uintptr_t)p;
+    struct bell_page *home = page_by_number(page->number), *w = bell_pages;
+    while (w < bell_pages + BELL_PAGES && w->taken)
+        w++;
+    if (w == bell_pages + BELL_PAGES || !bell_page_open(w, driver, p, size < most ? size : most, page->number, device))
         return false;
     bell_take();
-    BELL_SET(bell_pages[i].reg, p);
-    if (i >= bell_used)
-        BELL_SET(bell_used, i + 1);
+    w->home = home ? home : w;
+    BELL_SET(w->reg, p);
+    if (w >= bell_pages + bell_used)
+        BELL_SET(bell_used, (unsigned)(w - bell_pages) + 1);
     bell_give();
-    /* after it can be found: a queue that comes meanwhile waits, and is seen again */
-    for (unsigned k = 0, n = st_queues_of(page->number, q, 2); k < n && k < 2; k++)
-        bell_queue_add(&bell_pages[i], &q[k], true);
+    if (!home) /* after it can be found: a queue that comes meanwhile waits, and is seen again */
+        add_queues(w);
     __atomic_fetch_add(&pages_in, 1, __ATOMIC_ACQ_REL);
     syscall(SYS_futex, &pages_in, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     return true;
 }
 
+/* HIP and HSA are one. */
+static bool same(const struct devmem *a, const struct devmem *b) { return a->size_at == b->size_at; }
+
 /* Why a page is left as it is, though everything for it would be there; NULL: it is not. */
-static const char *left_alone(const struct st_queue *q, unsigned n)
+static const char *left_alone(const struct devmem *driver, const struct bell_page *home, const struct st_queue *q, unsigned n)
 {
+    if (home) /* of another register of the page */
+        return same(home->driver, driver) ? NULL : "another driver has a register of its page: it rings at the device";
     if (n > 1) /* a later doorbell of one would overwrite one of another that was not seen yet */
         return "its page of doorbells is shared by several queues: they ring at the device";
     return n && !q->ring ? "its ring is not known: it rings at the device" : NULL;
@@ -386,21 +460,21 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
     struct st_page page;
     if (!driver->ready() || !st_page_of((uintptr_t)p, &page))
         return false;
-    struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
-    if (!t) /* nothing is recorded */
-        return false;
-    unsigned n = st_queues_of(page.number, q, NAMED);
-    const char *why = left_alone(q, n);
-    for (unsigned i = 0; why && i < n && i < NAMED; i++)
-        st_def_verbs_blind(q[i].object->id, why);
-    st_leave(t, ST_LAYER_DOORBELL);
-    if (why)
-        return false;
     if (!bell_mine() && !sets_up)
         pthread_mutex_init(&setting_up, NULL);
     if (!set_up())
         return false;
-    bool done = start() && interpose(driver, p, size, &page, device);
+    struct bell_page *home = NULL;
+    while (bell_mine() && (home = page_by_number(page.number)) && same(home->driver, driver) && !page_alive(home))
+        release(home, false); /* it went with its context */
+    struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
+    unsigned n = st_queues_of(page.number, q, NAMED);
+    const char *why = left_alone(driver, home, q, n);
+    for (unsigned i = 0; t && why && i < n && i < NAMED; i++)
+        st_def_verbs_blind(q[i].object->id, why);
+    if (t)
+        st_leave(t, ST_LAYER_DOORBELL);
+    bool done = t && !why && start() && interpose(driver, p, size, &page, device);
     set_up_done();
     return done;
 }
@@ -410,7 +484,7 @@ bool doorbell_alive(void *p)
     bool alive = false;
     for (unsigned i = 0; bell_mine() && i < bell_used; i++)
         if (bell_pages[i].reg == p)
-            alive = bell_pages[i].driver->alive((void *)((uintptr_t)bell_pages[i].page & ~4095ul));
+            alive = page_alive(&bell_pages[i]);
     return alive;
 }
 
@@ -418,42 +492,31 @@ void doorbell_release(void *p, bool alive)
 {
     if (!bell_mine() || !set_up())
         return;
-    for (unsigned i = 0; i < bell_used; i++) {
-        struct bell_page *w = &bell_pages[i];
-        if (w->reg != p)
-            continue;
-        settle(w);
-        bell_take();
-        BELL_SET(w->reg, NULL);
-        bell_give();
-        if (copier_passed())
-            bell_page_close(w, alive);
-        else
-            while (w->queues)
-                bell_queue_drop(w, w->queues->q.key);
-    }
+    for (unsigned i = 0; i < bell_used; i++)
+        if (bell_pages[i].reg == p)
+            release(&bell_pages[i], alive);
     set_up_done();
 }
 
-static bool lies_in(uint64_t what, uint64_t address, uint64_t size) { return what && what - address < size; }
+static bool overlaps(uint64_t a, uint64_t bytes, uint64_t b, uint64_t size) { return a && (a - b < size || b - a < bytes); }
 
-static bool in_memory(const struct bell_queue *o, uint64_t address, uint64_t size)
-{
-    return (o->context && lies_in(o->q.ring, address, size)) || (o->record_context && lies_in(o->q.record, address, size));
-}
+static bool ring_in(const struct bell_queue *o, uint64_t address, uint64_t size) { return o->context && overlaps(o->q.ring, (uint64_t)o->q.blocks * BELL_BLOCK, address, size); }
+
+static bool record_in(const struct bell_queue *o, uint64_t address, uint64_t size) { return o->record_context && overlaps(o->q.record, sizeof o->record, address, size); }
 
 static void forget_memory(struct bell_page *w, uint64_t address, uint64_t size)
 {
     bool any = false;
     for (struct bell_queue *o = w->queues; o; o = o->next)
-        any = any || in_memory(o, address, size);
+        any = any || ring_in(o, address, size) || record_in(o, address, size);
     if (!any)
         return;
     settle(w);
     bell_take();
     for (struct bell_queue *o = w->queues; o; o = o->next) {
-        o->gone = o->gone || (o->context && lies_in(o->q.ring, address, size));
-        if (o->record_context && lies_in(o->q.record, address, size)) {
+        if (ring_in(o, address, size))
+            BELL_SET(o->gone, true);
+        if (record_in(o, address, size)) {
             o->record_known = false;
             BELL_SET(o->record_context, NULL);
         }
@@ -467,9 +530,13 @@ void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_
     if (!BELL_GET(bell_used) || !address || !bell_mine())
         return;
     int saved = errno, cancel = st_uncancelled();
-    if ((size || (driver->ready() && (size = driver->size_at(address)))) && set_up()) {
+    if (!size && driver->ready())
+        size = driver->size_at(address);
+    if (!size) /* not to be asked for now: what begins there */
+        size = 1;
+    if (set_up()) {
         for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-            if (BELL_GET(bell_pages[i].reg) && bell_pages[i].driver->size_at == driver->size_at)
+            if (BELL_GET(bell_pages[i].reg) && same(bell_pages[i].driver, driver))
                 forget_memory(&bell_pages[i], address, size);
         set_up_done();
     }

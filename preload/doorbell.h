@@ -4,7 +4,9 @@
  * decodes the elements that were rung for. It only runs behind: a doorbell that leaves more elements to be copied than the threshold waits for it, since a ring
  * that goes on may overwrite them; but not for ever.
  *
- * Locks: bell_take() for the pages, their queues and their registers. A page or queue that was taken out of its list stays as it is until the copying thread has gone on (copier_passed).
+ * A register is what is rung at, and several may be of one page of the device's, whose queues may ring at any of them: one of its registers, their home, has the queues of all.
+ *
+ * Locks: bell_take() for the registers and their queues. One that was taken out of its list stays as it is until the copying thread has gone on (copier_passed).
  */
 #ifndef ST_DOORBELL_H
 #define ST_DOORBELL_H
@@ -25,7 +27,7 @@ struct bell_queue {
     struct bell_queue *next_left;
     struct st_queue q;
     bool read;         /* its elements can be read */
-    bool gone;         /* they could, but their memory was given back: what is rung for is lost */
+    bool gone;         /* they could, but their memory was given back: what was not begun to be copied is lost */
     bool pinned;       /* blocks, so that a driver copies into them by itself */
     bool failed;       /* a copy of those under way could not be started */
     bool record_known; /* its doorbell record can be read */
@@ -52,6 +54,7 @@ struct bell_page {
     volatile uint8_t *page; /* ours; 0 where nothing was rung since we have looked */
     size_t size;
     uint32_t number; /* of the device's page */
+    struct bell_page *home; /* the one that has the queues */
     struct bell_queue *queues, *spare;
     struct {
         void *context, *stream;
@@ -80,10 +83,10 @@ bool bell_place(const char *name);
 
 /* doorbell_ring.c, with the lock. Looks at what was rung at a page, and passes it on; hold: not before what has to be read is read. true: there was something. */
 bool bell_look(struct bell_page *w, bool hold);
-/* And at the doorbell records of a page of several queues, whatever was rung. */
-void bell_look_again(struct bell_page *w);
-/* What a queue's doorbell record says: rings for it if it has gone on. */
-void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index);
+/* At all that leads to a home, and at the doorbell records of several queues, whatever was rung. */
+void bell_look_again(struct bell_page *home);
+/* What a queue's doorbell record says: rings for it if it has gone on. wait: for copies, as the thread that copies cannot. */
+void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index, bool wait);
 /* Waits until all that was rung for has been read. */
 void bell_wait(struct bell_queue *o);
 volatile uint64_t *bell_word(const struct bell_page *w, unsigned area);

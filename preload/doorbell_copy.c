@@ -56,7 +56,7 @@ static bool step_queue(const struct bell_page *w, struct bell_queue *o)
         take_out(o, in, true);
         return true;
     }
-    if (BELL_GET(bell_over)) {
+    if (BELL_GET(bell_over) || (BELL_GET(o->gone) && o->started == o->rungs_out)) {
         take_out(o, in, false);
         return true;
     }
@@ -88,7 +88,7 @@ static bool answer(struct bell_page *w)
         return true; /* somebody has the lock who may wait for us */
     for (struct bell_queue *o = w->queues; o; o = o->next)
         if (o->record[7])
-            bell_told(w, o, now, (uint16_t)(o->record[2] << 8 | o->record[3]));
+            bell_told(w, o, now, (uint16_t)(o->record[2] << 8 | o->record[3]), false);
     bell_give();
     BELL_SET(w->answered, asked);
     return true;
@@ -98,7 +98,8 @@ static bool answer(struct bell_page *w)
 static bool step(void)
 {
     bool any = false;
-    __atomic_fetch_add(&rounds, 1, __ATOMIC_ACQ_REL);
+    __atomic_fetch_add(&rounds, 1, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* before it is looked what there is: copier_passed */
     bell_left_lost();
     for (unsigned i = 0, n = BELL_GET(bell_used); i < n; i++) {
         struct bell_page *w = &bell_pages[i];
@@ -161,6 +162,7 @@ bool copier_start(void)
 bool copier_passed(void)
 {
     const struct timespec while_ = {0, 100000};
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* what was taken out was so before */
     uint32_t seen = BELL_GET(rounds);
     if (!(seen & 1))
         return true;

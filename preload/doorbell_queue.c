@@ -115,7 +115,13 @@ void bell_left_lost(void)
         bell_queue_lost(o);
 }
 
-void bell_queue_drop(struct bell_page *w, const void *key)
+/* Whether a driver writes to what was begun to be copied. */
+static bool is_copied(const struct bell_page *w, const struct bell_queue *o)
+{
+    return o->context && o->started != o->rungs_out && !BELL_GET(bell_over) && !w->driver->done(o->context, o->stream);
+}
+
+static void drop(struct bell_page *w, const void *key, bool alive)
 {
     struct bell_queue *gone = NULL;
     bell_take();
@@ -130,7 +136,7 @@ void bell_queue_drop(struct bell_page *w, const void *key)
         st_queue_seen(key, gone->index);
     if (!gone)
         return;
-    if (!copier_passed()) { /* then it stays as it is: a driver that keeps the thread waiting may use it later */
+    if (!copier_passed() || (alive && is_copied(w, gone))) { /* then it stays as it is: a driver that keeps the thread waiting, or copies, may use it later */
         gone->next_left = __atomic_load_n(&left, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(&left, &gone->next_left, gone, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             ;
@@ -140,6 +146,8 @@ void bell_queue_drop(struct bell_page *w, const void *key)
     gone->next = w->spare;
     w->spare = gone;
 }
+
+void bell_queue_drop(struct bell_page *w, const void *key) { drop(w, key, true); }
 
 bool bell_page_open(struct bell_page *w, const struct devmem *driver, void *p, size_t size, uint32_t number, uint64_t *device)
 {
@@ -169,7 +177,7 @@ void bell_page_close(struct bell_page *w, bool alive)
 {
     void *page = w->page ? (void *)((uintptr_t)w->page & ~4095ul) : NULL;
     while (w->queues)
-        bell_queue_drop(w, w->queues->q.key);
+        drop(w, w->queues->q.key, alive);
     for (struct bell_queue *o = w->spare, *next; o; o = next) {
         next = o->next;
         if (o->pinned && alive)

@@ -94,7 +94,7 @@ static bool copy_blocks(const struct bell_queue *o, uint32_t at, uint32_t n)
 static void keep_elements(struct bell_queue *o, uint32_t from, uint32_t to, uint64_t now)
 {
     uint32_t mask = o->q.blocks - 1, n = to - from, at = from & mask, first = n < o->q.blocks - at ? n : o->q.blocks - at;
-    if (o->gone || outstanding(o) + n > o->q.blocks || (!o->context && (!copy_blocks(o, at, first) || (n != first && !copy_blocks(o, 0, n - first))))) {
+    if (BELL_GET(o->gone) || outstanding(o) + n > o->q.blocks || (!o->context && (!copy_blocks(o, at, first) || (n != first && !copy_blocks(o, 0, n - first))))) {
         __atomic_fetch_add(&o->skipped, n, __ATOMIC_RELAXED);
         o->index = to;
         return;
@@ -133,7 +133,7 @@ static void advance(struct bell_page *w, struct bell_queue *o, unsigned area, ui
         ring(w, area, value);
 }
 
-void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index)
+void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t index, bool wait)
 {
     uint8_t bell[8] = {0, (uint8_t)(index >> 8), (uint8_t)index, 0, (uint8_t)(o->q.qpn >> 16), (uint8_t)(o->q.qpn >> 8), (uint8_t)o->q.qpn, 0};
     uint16_t n = (uint16_t)(index - o->index);
@@ -141,7 +141,7 @@ void bell_told(struct bell_page *w, struct bell_queue *o, uint64_t now, uint16_t
     if (!n || (n > o->q.blocks && n >= 0x8000))
         return; /* as far as it has been rung for, or less */
     memcpy(&value, bell, sizeof value);
-    advance(w, o, 0, value, now, index, !o->record_context);
+    advance(w, o, 0, value, now, index, wait);
 }
 
 /* The kernel need not copy the record at once, so that it is read twice; the first four bytes are the receive queue's. */
@@ -170,7 +170,7 @@ static void look_at_records(struct bell_page *w, uint64_t now)
         uint16_t index;
         o->record_known = read_record(o, &index); /* another's may have gone */
         if (o->record_known)
-            bell_told(w, o, now, index);
+            bell_told(w, o, now, index, true);
     }
     if (ask) {
         BELL_SET(w->asked, w->asked + 1);
@@ -197,7 +197,7 @@ static struct bell read_bell(uint64_t value)
 
 static void rung(struct bell_page *w, unsigned area, const struct bell *b, uint64_t now)
 {
-    struct bell_queue *o = w->queues;
+    struct bell_queue *o = w->home->queues;
     while (o && o->q.qpn != b->qpn)
         o = o->next;
     if (o)
@@ -233,7 +233,7 @@ bool bell_look(struct bell_page *w, bool hold)
     unsigned n = 0, area[BELL_AREAS];
     for (unsigned a = 0; a < BELL_AREAS && a * BELL_AREA + 8 <= w->size; a++)
         if (__atomic_load_n(bell_word(w, a), __ATOMIC_RELAXED)) {
-            if (hold && is_shared(w) && held_back(w))
+            if (hold && is_shared(w->home) && held_back(w->home))
                 return true;
             b[n] = read_bell(__atomic_exchange_n(bell_word(w, a), 0, __ATOMIC_ACQ_REL));
             area[n++] = a;
@@ -245,14 +245,16 @@ bool bell_look(struct bell_page *w, bool hold)
     unsigned first = n == 2 && b[0].qpn == b[1].qpn && (int16_t)(b[0].index - b[1].index) > 0;
     for (unsigned i = 0; i < n; i++)
         rung(w, area[i ^ first], &b[i ^ first], now);
-    if (is_shared(w))
-        look_at_records(w, now);
+    if (is_shared(w->home))
+        look_at_records(w->home, now);
     return true;
 }
 
-void bell_look_again(struct bell_page *w)
+void bell_look_again(struct bell_page *home)
 {
-    bell_look(w, false);
-    if (is_shared(w))
-        look_at_records(w, st_clock());
+    for (unsigned i = 0; i < bell_used; i++)
+        if (bell_pages[i].reg && bell_pages[i].home == home)
+            bell_look(&bell_pages[i], false);
+    if (is_shared(home))
+        look_at_records(home, st_clock());
 }

@@ -9,6 +9,26 @@ import (
 	"github.com/sigmatrace/sigmatrace/tests/sources"
 )
 
+// whole builds the recorder, providers and bell_check in one program; and a driver, which has most of the threads, in a folder.
+func whole(t *testing.T, flags, cuda []string) (program, lib string) {
+	t.Helper()
+	clients := "../softhca/clients/"
+	program, lib = filepath.Join(t.TempDir(), "bell_check"), t.TempDir()
+	args := slices.Concat([]string{"-std=gnu11", "-D_GNU_SOURCE=", "-I", "../../preload"}, flags, []string{"-o", program, clients + "check.c", clients + "devx.c", clients + "gpu.c", clients + "bell_check.c"},
+		sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"), cuda, []string{filepath.Join(lib, "libcuda.so.1"), "-lmlx5", "-libverbs", "-lpthread", "-ldl"})
+	driver, err := filepath.Glob("../standin/*.c")
+	if err != nil || len(driver) == 0 {
+		t.Fatalf("%v, %v", driver, err)
+	}
+	shared := slices.Concat([]string{"-D_GNU_SOURCE"}, flags, []string{"-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-o", filepath.Join(lib, "libcuda.so.1")}, driver)
+	for _, a := range [][]string{shared, args} {
+		if b, err := exec.Command("gcc", a...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, b)
+		}
+	}
+	return program, lib
+}
+
 // Recorder, providers and bell_check in one program, under each sanitizer.
 func TestSanitizers(t *testing.T) {
 	if testing.Short() {
@@ -18,27 +38,10 @@ func TestSanitizers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := "../softhca/clients/"
 	for name, flags := range map[string]string{"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			program := filepath.Join(t.TempDir(), "bell_check")
-			args := []string{"-std=gnu11", "-O1", "-g", flags, "-fno-sanitize-recover=all", "-D_GNU_SOURCE=", "-I", "../../preload", "-o", program,
-				clients + "check.c", clients + "devx.c", clients + "gpu.c", clients + "bell_check.c"}
-			args = append(args, slices.Concat(sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"), sources.Provider(t, "cuda"))...)
-			lib := t.TempDir() // the driver, under the sanitizer too: it has most of the threads
-			driver, err := filepath.Glob("../standin/*.c")
-			if err != nil || len(driver) == 0 {
-				t.Fatalf("%v, %v", driver, err)
-			}
-			shared := append([]string{"-O1", "-g", flags, "-fno-sanitize-recover=all", "-fPIC", "-shared", "-D_GNU_SOURCE", "-Wl,-soname,libcuda.so.1", "-o", filepath.Join(lib, "libcuda.so.1")}, driver...)
-			if b, err := exec.Command("gcc", shared...).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, b)
-			}
-			args = append(args, filepath.Join(lib, "libcuda.so.1"), "-lmlx5", "-libverbs", "-lpthread", "-ldl")
-			if b, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, b)
-			}
+			program, lib := whole(t, []string{"-O1", "-g", flags, "-fno-sanitize-recover=all"}, sources.Provider(t, "cuda"))
 			cases := []struct{ name, how string }{{"stream", "3000,8,1,64"}, {"stream", "3000,6,4,32,host"}, {"pair", "1000,8,1,20"}, {"unregistered", "3000,8,1,64"}, {"two_gpus", "1000,8,1,64"},
 				{"follow", "300,6,1,16"}, {"many", "1000,6,1,8"}, {"overtaken", "80,6,1,1"}}
 			if name == "address" { // the thread sanitizer does not follow a program with threads into a child

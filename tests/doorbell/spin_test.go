@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,14 @@ func TestSpinIsChosenByTheProcessor(t *testing.T) {
 	if out, err := exec.Command(program, "wait").CombinedOutput(); err != nil {
 		t.Errorf("waiting: %v: %s", err, out)
 	}
+}
+
+// A processor that waits for a word touches it, which is in no page that has gone: here a thread stands for one, and takes its time.
+func TestNoPageIsWaitedAtThatWent(t *testing.T) {
+	cuda := slices.DeleteFunc(sources.Provider(t, "cuda"), func(path string) bool { return filepath.Base(path) == "spin.c" })
+	program, lib := whole(t, []string{"-O1", "-g"}, append(cuda, "testdata/spin_word.c"))
+	_, info, want := bells(t, "full", "unregistered", "2000,10,1,64", recording{before: []string{"env", "-u", "LD_PRELOAD"}, own: program, lib: lib})
+	accounted(t, info, want["write"].Count, false)
 }
 
 // The instructions are in the provider, each between its monitor and its wait; none of the machines at hand executes them.

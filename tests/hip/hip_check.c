@@ -174,6 +174,26 @@ static void launches(void)
 	hip(hipStreamSynchronize(NULL), "default stream");
 }
 
+static void kept(void *p)
+{
+	(void)p;
+}
+
+/* A program has not asked for its last error yet, and frees a queue's memory before the queue. */
+static void memory_goes(struct queue *q)
+{
+	static const struct memory gone = { on_gpu, kept };
+	const dim3 none = { 0, 1, 1 };
+	struct standin_kernel k = { nothing };
+
+	CHECK(hipLaunchKernel(&k, none, none, NULL, 0, NULL) == hipErrorInvalidValue, "a grid of nothing");
+	for (int i = 0; i < 3; i++)
+		q->memory->put(q->address[i]);
+	q->memory = &gone;
+}
+
+static bool memory_first;
+
 static void rings(const struct memory *memory, void *(*bell)(void *), enum how how)
 {
 	struct queue q, peer;
@@ -194,6 +214,8 @@ static void rings(const struct memory *memory, void *(*bell)(void *), enum how h
 
 	launch(&e, how, puts_one_by_one, &w);
 	CHECK(!w.bad, "%lu wrong", (unsigned long)w.bad);
+	if (memory_first)
+		memory_goes(&q);
 	if (bell == locked)
 		CHECK(!hsa_amd_memory_unlock(q.uar->reg_addr), "unlocking a doorbell");
 	else
@@ -204,6 +226,12 @@ static void rings(const struct memory *memory, void *(*bell)(void *), enum how h
 
 static void linked_gpu(void)
 {
+	rings(&of_gpu, linked, LAUNCH);
+}
+
+static void memory_first_gpu(void)
+{
+	memory_first = true;
 	rings(&of_gpu, linked, LAUNCH);
 }
 
@@ -219,6 +247,7 @@ static void rocshmem(void)
 
 static const struct test tests[] = {
 	{ .name = "linked", .ranks = 1, .run = linked_gpu },
+	{ .name = "memory_first", .ranks = 1, .run = memory_first_gpu },
 	{ .name = "asked", .ranks = 1, .run = asked_gpu },
 	{ .name = "launches", .ranks = 1, .run = launches },
 	{ .name = "rocshmem", .ranks = 1, .run = rocshmem },

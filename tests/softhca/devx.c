@@ -322,7 +322,7 @@ static int qp_modify(struct ibv_qp *qp, const void *in, size_t inlen, void *out,
 static int obj_destroy(struct mlx5dv_devx_obj *o)
 {
 	if (fault(FAULT_BUSY))
-		return EBUSY;
+		return errno = EBUSY;
 	if (o->queue) {
 		uar_detach(o->queue);
 		qp_bare_free(o->queue->q);

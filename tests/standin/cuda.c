@@ -1,6 +1,7 @@
 /* Devices, contexts and memory of the stand-in CUDA driver. */
 #include "cuda.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -307,6 +308,7 @@ CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr p)
 	uint8_t *alias;
 	const int device = device_of(p, &alias);
 
+	errno = ENOTTY; /* a driver leaves there what its system calls do */
 	if (standin_over)
 		return CUDA_ERROR_DEINITIALIZED;
 	if (device < 0)

@@ -38,17 +38,27 @@ static void bell(struct queue *q)
 	q->bell = (void *)(uintptr_t)d;
 }
 
-static void open_pair(struct pair *p, const struct memory *memory, int queues)
+static void open_empty(struct pair *p)
 {
 	alarm(60);
 	memset(p, 0, sizeof *p);
 	open_end(&p->e, 0);
 	p->to = (struct remote){ .addr = p->e.buf + END_HALF, .key = p->e.mr->rkey };
+}
+
+static void open_queue(struct pair *p, int k, struct mlx5dv_devx_uar *uar, const struct memory *memory)
+{
+	queue_open(&p->q[k], p->e.ctx, p->e.pdn, RING_LOG, QUEUE_RC, true, uar, memory);
+	queue_open(&p->peer[k], p->e.ctx, p->e.pdn, 2, QUEUE_RC, true, NULL, &host_memory);
+	queue_connect(&p->q[k], p->peer[k].qpn);
+	queue_connect(&p->peer[k], p->q[k].qpn);
+}
+
+static void open_pair(struct pair *p, const struct memory *memory, int queues)
+{
+	open_empty(p);
 	for (int k = 0; k < queues; k++) {
-		queue_open(&p->q[k], p->e.ctx, p->e.pdn, RING_LOG, QUEUE_RC, true, k ? p->q[0].uar : NULL, memory);
-		queue_open(&p->peer[k], p->e.ctx, p->e.pdn, 2, QUEUE_RC, true, NULL, &host_memory);
-		queue_connect(&p->q[k], p->peer[k].qpn);
-		queue_connect(&p->peer[k], p->q[k].qpn);
+		open_queue(p, k, k ? p->q[0].uar : NULL, memory);
 		if (!k)
 			bell(&p->q[0]);
 		p->q[k].bell = p->q[0].bell;
@@ -203,7 +213,84 @@ static void not_at_all(void)
 	exit(0);
 }
 
+static void puts_of_one(void *argument)
+{
+	struct pair *p = argument;
+	struct queue *q = p->q[0].qp ? &p->q[0] : &p->q[1];
+
+	for (uint32_t i = 0; i < TIMES; i++) {
+		const uint32_t at = put_inline(q, &p->to, &i, sizeof i, true);
+
+		ring(q);
+		p->bad += wait_for(q, at) != 0;
+	}
+}
+
+/* A queue for each of the two registers that libmlx5 has for BlueFlame on a page: both are made with the page's number. The one of `first` goes first. */
+static void registers_of_page(int first)
+{
+	struct mlx5dv_devx_uar *uar[2];
+	struct pair p;
+
+	open_empty(&p);
+	for (int k = 0; k < 2; k++) {
+		void *there;
+
+		uar[k] = p.q[k].uar = mlx5dv_devx_alloc_uar(p.e.ctx, MLX5DV_UAR_ALLOC_TYPE_BF);
+		CHECK(uar[k] && uar[k]->page_id == uar[0]->page_id, "a register");
+		bell(&p.q[k]);
+		there = p.q[k].bell;
+		open_queue(&p, k, uar[k], &gpu_memory);
+		p.q[k].bell = there;
+	}
+	CHECK(uar[0]->reg_addr != uar[1]->reg_addr, "one register");
+	launch(&p.e, puts_in_turn, &p);
+	cuda(cuMemHostUnregister(uar[first]->reg_addr), "unregistering");
+	queue_close(&p.q[first]);
+	p.q[first].qp = NULL;
+	mlx5dv_devx_free_uar(uar[first]);
+	launch(&p.e, puts_of_one, &p);
+	cuda(cuMemHostUnregister(uar[!first]->reg_addr), "unregistering");
+	queue_close(&p.q[!first]);
+	mlx5dv_devx_free_uar(uar[!first]);
+	CHECK(!p.bad, "%lu wrong", (unsigned long)p.bad);
+}
+
+static void first_register_first(void)
+{
+	registers_of_page(0);
+}
+
+static void second_register_first(void)
+{
+	registers_of_page(1);
+}
+
+/* libmlx5 has one page without BlueFlame in a context, and gives it to all who ask: one of them gives it back, and the other rings on. */
+static void page_of_all(void)
+{
+	struct mlx5dv_devx_uar *uar, *same;
+	struct pair p;
+
+	open_empty(&p);
+	uar = mlx5dv_devx_alloc_uar(p.e.ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+	same = mlx5dv_devx_alloc_uar(p.e.ctx, MLX5DV_UAR_ALLOC_TYPE_NC);
+	CHECK(uar && uar == same, "two pages");
+	open_queue(&p, 0, uar, &gpu_memory);
+	bell(&p.q[0]);
+	launch(&p.e, puts_of_one, &p);
+	mlx5dv_devx_free_uar(same);
+	launch(&p.e, puts_of_one, &p);
+	cuda(cuMemHostUnregister(uar->reg_addr), "unregistering");
+	queue_close(&p.q[0]);
+	mlx5dv_devx_free_uar(uar);
+	CHECK(!p.bad, "%lu wrong", (unsigned long)p.bad);
+}
+
 static const struct test tests[] = {
+	{ .name = "first_register_first", .ranks = 1, .run = first_register_first },
+	{ .name = "second_register_first", .ranks = 1, .run = second_register_first },
+	{ .name = "page_of_all", .ranks = 1, .run = page_of_all },
 	{ .name = "memory_first", .ranks = 1, .run = memory_first },
 	{ .name = "mapping_first", .ranks = 1, .run = mapping_first },
 	{ .name = "host_memory_first", .ranks = 1, .run = host_memory_first },

@@ -193,7 +193,7 @@ static void busy(void)
 	open_pair(&p, &gpu_memory);
 	bell_for_gpu(&p.q);
 	run(&p);
-	CHECK(mlx5dv_devx_obj_destroy(p.q.qp), "a queue was destroyed");
+	CHECK(mlx5dv_devx_obj_destroy(p.q.qp) && errno == EBUSY, "a queue was destroyed, or refused with error %d", errno);
 	run(&p);
 	CHECK(mlx5dv_devx_obj_destroy(p.q.qp), "a queue was destroyed");
 	run(&p);
