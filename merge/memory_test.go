@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// mergeAndTell merges with the least memory and prints the highest resident set the process had.
+// mergeAndTell merges with the least memory and prints the highest resident set the process had, in KiB, without the program itself.
 func mergeAndTell(path string) {
 	dir, err := rundir.Open(path)
 	if err == nil {
@@ -54,11 +54,12 @@ func mergeAndTell(path string) {
 		os.Exit(1)
 	}
 	defer f.Close()
+	kib := map[string]int64{}
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if value, ok := strings.CutPrefix(s.Text(), "VmHWM:"); ok {
-			fmt.Println(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-		}
+		name, value, _ := strings.Cut(s.Text(), ":")
+		kib[name], _ = strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 	}
+	fmt.Println(kib["VmHWM"] - kib["RssFile"]) // the program itself, of which there is ever more, is mapped from its file
 }
 
 // splitInto merges and writes the trace in pieces.
@@ -75,7 +76,7 @@ func splitInto(dir *rundir.Dir, o merge.Options, n int) error {
 	return m.ExportPieces(context.Background(), plan, filepath.Join(dir.Path(), merge.PiecesName))
 }
 
-// F65: however much there is to merge, and whatever is made of it, memory stays within the limit; program and runtime come on top of it.
+// F65: however much there is to merge, and whatever is made of it, memory stays within the limit; the program, and something for its runtime, come on top of it.
 func TestF65MemoryStaysWithinTheLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not part of the quick run")
@@ -105,9 +106,9 @@ func TestF65MemoryStaysWithinTheLimit(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		const program = 24 << 20
+		const runtime = 8 << 20 // stacks, and what the collector is behind by where others have the processors
 		t.Logf("%s: %d MiB resident", c.what, kib>>10)
-		if kib<<10 > merge.MinMemory+program && !raceDetector { // what the detector itself takes is not bounded: only that it works
+		if kib<<10 > merge.MinMemory+runtime && !raceDetector { // what the detector itself takes is not bounded: only that it works
 			t.Errorf("%s: %d MiB resident, the limit is %d MiB", c.what, kib>>10, int64(merge.MinMemory)>>20)
 		}
 	}

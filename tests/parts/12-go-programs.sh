@@ -8,7 +8,7 @@ tests/softhca/setup.sh >&2
 {
 	scripts/go.sh test -json -timeout 25m ./tests/...
 	rc=$?
-	scripts/go.sh test -json -run '^TestMemory' ./merge || rc=$?
+	scripts/go.sh test -json -run '^TestF65Memory' ./merge || rc=$?
 	exit $rc
 } | "$B/tests/runner" gotest
 exit $?

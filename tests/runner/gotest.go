@@ -58,6 +58,8 @@ func reportGoTest(in io.Reader, out io.Writer) error {
 		switch {
 		case e.Action == "pass" && e.Test != "":
 			fmt.Fprintf(out, "ok %s\n", name)
+		case e.Action == "pass" && strings.Contains(text, "testing: warning: no tests to run"):
+			fmt.Fprintf(out, "FAIL %s: no test has a name that was asked for\n", name)
 		case e.Action == "skip" && e.Test != "":
 			fmt.Fprintf(out, "SKIP %s: %s\n", name, skipReason(text))
 		case e.Action == "fail" && e.Test != "":

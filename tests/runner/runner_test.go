@@ -127,6 +127,8 @@ func TestGoTestEvents(t *testing.T) {
 		`{"Action":"fail","Package":"r","FailedBuild":"r"}`,
 		`{"Action":"skip","Package":"s"}`,
 		`{"Action":"pass","Package":"t"}`,
+		`{"Action":"output","Package":"u","Output":"testing: warning: no tests to run\n"}`,
+		`{"Action":"pass","Package":"u"}`,
 	}, "\n")
 	var out bytes.Buffer
 	if err := reportGoTest(strings.NewReader(in), &out); err != nil {
@@ -134,7 +136,8 @@ func TestGoTestEvents(t *testing.T) {
 	}
 	want := "ok p.TestA\nSKIP p.TestB: no node\n    ok forged\nFAIL p.TestC: see the log\n" +
 		"    panic: init\nFAIL q: the package fails outside of its tests\n" +
-		"    r.go:1: syntax error\nFAIL r: does not build\n"
+		"    r.go:1: syntax error\nFAIL r: does not build\n" +
+		"FAIL u: no test has a name that was asked for\n"
 	if out.String() != want {
 		t.Errorf("got:\n%swant:\n%s", out.String(), want)
 	}
