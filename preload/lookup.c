@@ -114,30 +114,63 @@ static const char *base_name(const struct dl_phdr_info *info)
 
 static void *address(const struct dl_phdr_info *info, const ElfW(Sym) *s) { return s ? (void *)(info->dlpi_addr + s->st_value) : NULL; }
 
+/* The libraries that glibc's functions are in. Where those that are never unloaded are is kept, since the loader's list of objects has a lock, which in a forked child may be taken by a
+ * thread that it does not have. */
+enum { STAY = 4, LIBRARIES = 6, EMPTY = 0, FILLING, KEPT };
+static const char *const libraries[LIBRARIES] = {"libc.so", "libc-2", "libpthread.so", "libpthread-2", "libdl.so", "libdl-2"};
+static struct kept {
+    int state;
+    ElfW(Addr) base;
+    struct tables tables;
+} kept[STAY];
+
 struct libc_name {
     const char *name;
     void *found;
 };
 
+static void keep(struct kept *k, const struct dl_phdr_info *info, const struct tables *t)
+{
+    int state = EMPTY;
+    if (!__atomic_compare_exchange_n(&k->state, &state, FILLING, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return;
+    k->base = info->dlpi_addr;
+    k->tables = *t;
+    __atomic_store_n(&k->state, KEPT, __ATOMIC_RELEASE);
+}
+
 static int find_in_libc(struct dl_phdr_info *info, size_t size, void *data)
 {
     (void)size;
-    static const char *const libraries[] = {"libc.so", "libc-2", "libdl.so", "libdl-2", "libpthread.so", "libpthread-2"};
     struct libc_name *n = data;
     struct tables t;
     const char *base = base_name(info);
-    for (unsigned i = 0; i < sizeof libraries / sizeof *libraries; i++)
-        if (!strncmp(base, libraries[i], strlen(libraries[i])) && !find_tables(info, &t) && (n->found = address(info, find_symbol(&t, n->name))))
+    for (unsigned i = 0; i < LIBRARIES; i++) {
+        if (strncmp(base, libraries[i], strlen(libraries[i])) || find_tables(info, &t))
+            continue;
+        if (i < STAY)
+            keep(&kept[i], info, &t);
+        if ((n->found = address(info, find_symbol(&t, n->name))))
             return 1;
+    }
     return 0;
 }
 
 void *st_libc(const char *name)
 {
+    for (unsigned i = 0; i < STAY; i++) {
+        const struct kept *k = &kept[i];
+        const ElfW(Sym) *s = __atomic_load_n(&k->state, __ATOMIC_ACQUIRE) == KEPT ? find_symbol(&k->tables, name) : NULL;
+        if (s)
+            return (void *)(k->base + s->st_value);
+    }
     struct libc_name n = {.name = name};
     dl_iterate_phdr(find_in_libc, &n);
     return n.found;
 }
+
+/* While the process has one thread. */
+__attribute__((constructor)) static void keep_libc(void) { st_libc(""); }
 
 struct next_lookups {
     int behind; /* our own object has been seen */

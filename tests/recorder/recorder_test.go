@@ -133,6 +133,17 @@ func TestForkedChildHasItsOwnCapture(t *testing.T) {
 	}
 }
 
+// F34: the loader has a lock that a child never gets where another thread of its parent had it (dl_iterate_phdr(3), as C++ exceptions call it).
+func TestF34ChildWithTheLoadersLockTaken(t *testing.T) {
+	env, captures := configure(t, t.TempDir(), nil)
+	run(t, env, build(t), "fork_in_walk", "300")
+	all := files(t, captures)
+	if len(all) != 1 {
+		t.Fatalf("%d captures, want the child's alone", len(all))
+	}
+	compare(t, events(t, all[0], 1), series(42, 300, 1))
+}
+
 // F33: shells and helpers that inherit the preload.
 func TestSilentProcessesLeaveNoCapture(t *testing.T) {
 	client := build(t)

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -132,6 +133,43 @@ static int mixed(uint64_t forks, unsigned n)
     for (int i = 0; i < 5; i++)
         pthread_join(t[i], NULL);
     return bad != 0;
+}
+
+static _Atomic int walking, walked;
+static int walk(struct dl_phdr_info *object, size_t size, void *data)
+{
+    (void)object, (void)size, (void)data;
+    walking = 1;
+    while (!walked)
+        usleep(1000);
+    return 1;
+}
+
+static void *walker(void *data)
+{
+    dl_iterate_phdr(walk, data);
+    return NULL;
+}
+
+/* A child is forked, and records first of all, while another thread has the loader's lock. */
+static int fork_in_walk(unsigned n)
+{
+    pthread_t t;
+    int status = 1;
+    pthread_create(&t, NULL, walker, NULL);
+    while (!walking)
+        usleep(1000);
+    pid_t pid = fork();
+    if (!pid) {
+        run_series(42, n);
+        exit(0);
+    }
+    for (int i = 0; i < 600 && !waitpid(pid, &status, WNOHANG); i++)
+        usleep(100000);
+    kill(pid, SIGKILL); /* if it is there still */
+    walked = 1;
+    pthread_join(t, NULL);
+    return status != 0;
 }
 
 /* Plain puts of 8 bytes, as fast as they go; *count is what was recorded for certain. */
@@ -265,6 +303,8 @@ int main(int argc, char **argv)
         return status != 0;
     } else if (!strcmp(what, "mixed")) {
         return mixed(a, (unsigned)b);
+    } else if (!strcmp(what, "fork_in_walk")) {
+        return fork_in_walk((unsigned)a);
     } else if (!strcmp(what, "silent_fork")) { /* a child that never communicates leaves nothing */
         run_series(1, 500);
         if (!fork())
