@@ -218,7 +218,7 @@ func TestEpochsOfRanks(t *testing.T) {
 	const interval = 50 * time.Millisecond
 	for _, mode := range []string{"aggregate", "simple"} {
 		r := newRun(t, spec{mode: mode, providers: "ucx", env: transports["shm"], options: []string{"--set", "epoch.interval=" + interval.String()}})
-		r.launch(r.mpirun(4, built(t, "tests/mpi-app"), "-n", "40")...).succeed()
+		r.launch(r.mpirun(4, built(t, "tests/mpi-app"), "-n", "1000")...).succeed()
 		i := r.account()
 		equal(t, "operations", r.info().layer("ucp"), sum(r.truth("ucp")))
 		if len(i.Epochs) < 2 {
