@@ -532,7 +532,7 @@ void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_
     int saved = errno, cancel = st_uncancelled();
     if (!size && driver->ready())
         size = driver->size_at(address);
-    if (!size) /* not to be asked for now: what begins there */
+    if (!size) /* the driver does not tell, as HIP with an error pending: of what lies there only what begins at the address is known to go */
         size = 1;
     if (set_up()) {
         for (unsigned i = 0; i < BELL_GET(bell_used); i++)

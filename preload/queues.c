@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "queues.h"
 
-
 enum { PAGES = 4096, MEMORIES = 8192, QUEUES = 8192 };
 
 static struct st_mutex mu = ST_MUTEX;
