@@ -22,7 +22,7 @@ scripts/go.sh test -count=1 -timeout 18m -parallel 6 -tags slurm -json ./tests/s
 ours=$(pgrep -f "$SIGMATRACE_CLUSTER" || true)
 check down scripts/cluster down
 for i in $(seq 300); do # the kernel ends processes a moment after their first
-	left=$(for p in $ours; do [ ! -d "/proc/$p" ] || ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "$SIGMATRACE_CLUSTER" || echo "$p"; done)
+	left=$(for p in $ours; do [ ! -d "/proc/$p" ] || ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -c "$SIGMATRACE_CLUSTER" >/dev/null || echo "$p"; done)
 	[ -n "$left" ] || break
 	sleep 0.1
 done

@@ -13,7 +13,7 @@ on() {
 	tests/roots/slurm.sh "$name" >"$TMP/$name" 2>&1 || status=$?
 	sed 's/^/    /' "$TMP/$name" >&2
 	if [ $status = 3 ] && [ "$name" = unstable ]; then
-		skip "$name/root" "its packages cannot be installed together at present: $(grep -E '^(E: |.*Depends:)' "$TMP/$name" | head -2 | xargs)"
+		skip "$name/root" "its packages cannot be installed together at present: $(grep -E '^(E: |.*Depends:)' "$TMP/$name" | sed -n '1,2p' | xargs)"
 		return
 	fi
 	equal "$name/root" "status $status" "status 0"

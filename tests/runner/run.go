@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -90,12 +92,27 @@ func (r *runner) say(lines ...string) {
 
 // fail shows a failure with what the test printed, and keeps it for showFailures.
 func (r *runner) fail(what string, said []string) {
-	const lines, kept = 40, 6
+	const lines = 40
+	kept := gist(said)
 	said = said[max(0, len(said)-lines):]
 	r.say(append([]string{"FAIL " + what}, said...)...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failures = append(r.failures, failure{what, said[max(0, len(said)-kept):]})
+	r.failures = append(r.failures, failure{what, kept})
+}
+
+// reported is how go test begins what a test says of itself.
+var reported = regexp.MustCompile(`^ +[a-z0-9_]+\.go:[0-9]+: `)
+
+// gist are the few lines that say most of why a test failed: the first that it reported with what follows, and the last.
+func gist(said []string) []string {
+	const first, last = 5, 3
+	from := max(0, slices.IndexFunc(said, reported.MatchString))
+	said = said[from:]
+	if len(said) <= first+last {
+		return said
+	}
+	return slices.Concat(said[:first], said[len(said)-last:])
 }
 
 // showFailures prints all failures once more, for places where only the end of this output is kept.

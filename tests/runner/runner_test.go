@@ -148,6 +148,7 @@ func TestFailuresAreShownAgainAtTheEnd(t *testing.T) {
 	_, out := runParts(t, r, 1, map[string]string{
 		"10-a.sh": "echo '    of one'; echo ok one; for i in 1 2 3 4 5 6 7; do echo \"    line $i\"; done; echo 'FAIL two: 3 is not 4'; exit 1\n",
 		"11-b.sh": "exit 3\n",
+		"12-c.sh": "for i in 1 2 3; do echo \"    before $i\"; done; echo '        c_test.go:7: 1 is not 2'; for i in 1 2 3 4 5 6 7 8 9; do echo \"    line $i\"; done; echo 'FAIL three: see the log'; exit 1\n",
 	})
 	if _, after, _ := strings.Cut(out, "FAIL a/two: 3 is not 4\n"); !strings.Contains(strings.SplitN(after, "\n", 2)[0], "line 1") {
 		t.Errorf("a failure is not followed by what its test printed:\n%s", out)
@@ -155,8 +156,9 @@ func TestFailuresAreShownAgainAtTheEnd(t *testing.T) {
 	var end bytes.Buffer
 	r.out = &end
 	r.showFailures()
-	want := "FAIL a/two: 3 is not 4\n    line 2\n    line 3\n    line 4\n    line 5\n    line 6\n    line 7\n" +
-		"FAIL b: exit status 3, with no test reported as failed\n"
+	want := "FAIL a/two: 3 is not 4\n    line 1\n    line 2\n    line 3\n    line 4\n    line 5\n    line 6\n    line 7\n" +
+		"FAIL b: exit status 3, with no test reported as failed\n" +
+		"FAIL c/three: see the log\n        c_test.go:7: 1 is not 2\n    line 1\n    line 2\n    line 3\n    line 4\n    line 7\n    line 8\n    line 9\n"
 	if end.String() != want {
 		t.Errorf("at the end:\n%swant:\n%s", end.String(), want)
 	}

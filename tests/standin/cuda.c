@@ -30,6 +30,9 @@ static struct ctx contexts[DEVICES];
 static _Thread_local CUcontext stack[STACK];
 static _Thread_local int depth;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+FREE_IN_CHILD(mu)
+
 static struct block *blocks;
 static struct range *registered;
 

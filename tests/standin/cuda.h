@@ -37,3 +37,14 @@ CUresult standin_new_launch(void *everything);
 uint32_t standin_number(CUstream s);
 /* The process ends: the driver refuses. */
 extern _Atomic bool standin_over;
+
+/* A child of fork has none of the threads that may have had the file's lock. */
+#define FREE_IN_CHILD(mu)                                             \
+	static void free_in_child(void)                                   \
+	{                                                                 \
+		pthread_mutex_init(&(mu), NULL);                              \
+	}                                                                 \
+	__attribute__((constructor)) static void free_in_children(void)   \
+	{                                                                 \
+		pthread_atfork(NULL, NULL, free_in_child);                    \
+	}

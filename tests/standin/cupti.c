@@ -43,6 +43,9 @@ typedef void (*request_fn)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*complete_fn)(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid);
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+FREE_IN_CHILD(mu)
+
 static request_fn request;
 static complete_fn complete;
 static uint8_t enabled[KINDS];

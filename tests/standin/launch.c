@@ -16,6 +16,8 @@ static struct {
 static unsigned named;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
+FREE_IN_CHILD(mu)
+
 void standin_name(const struct standin_kernel *k, const char *name)
 {
 	pthread_mutex_lock(&mu);

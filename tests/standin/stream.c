@@ -31,6 +31,7 @@ struct stream {
 	pthread_mutex_t mu;
 	pthread_cond_t changed;
 	struct task *first, **last;
+	struct task *spare; /* used again: nothing is allocated for copies, also when a program forks meanwhile */
 	uint64_t given, done;
 	uint32_t number;
 	int device;
@@ -94,6 +95,10 @@ static void *run(void *arg)
 		pthread_mutex_unlock(&s->mu);
 		if (t->kind == END) {
 			free(t);
+			while ((t = s->spare)) {
+				s->spare = t->next;
+				free(t);
+			}
 			return NULL;
 		}
 		if (t->kind == COPY) {
@@ -110,8 +115,9 @@ static void *run(void *arg)
 			pthread_cond_broadcast(&t->event->changed);
 			pthread_mutex_unlock(&t->event->mu);
 		}
-		free(t);
 		pthread_mutex_lock(&s->mu);
+		t->next = s->spare;
+		s->spare = t;
 		s->done++;
 		pthread_cond_broadcast(&s->changed);
 		pthread_mutex_unlock(&s->mu);
@@ -169,14 +175,21 @@ static CUstream real(CUstream s)
 
 static CUresult give(CUstream s, const struct task *what)
 {
-	struct task *t = malloc(sizeof *t);
+	struct task *t;
 
-	if (!t)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*t = *what;
-	t->next = NULL;
 	s = real(s);
 	pthread_mutex_lock(&s->mu);
+	t = s->spare;
+	if (t)
+		s->spare = t->next;
+	else
+		t = malloc(sizeof *t);
+	if (!t) {
+		pthread_mutex_unlock(&s->mu);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*t = *what;
+	t->next = NULL;
 	*s->last = t;
 	s->last = &t->next;
 	s->given++;
