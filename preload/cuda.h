@@ -144,6 +144,11 @@ void doorbell_release(void *p, bool alive);
 /* Memory of GPUs is going to be given back, of which size bytes are told of, or, if that is 0, as many as the driver knows of: what was rung for and lies there is read before, and
  * nothing afterwards. */
 void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_t size);
+/* A kernel or a graph is going to be launched. The first time that one is, what was rung for by then is read before, for 10 ms at most: drivers load kernels then, have copies wait meanwhile, and
+ * what lies there may be written over as soon as the kernel runs. */
+void doorbell_kernel_comes(const void *function);
+/* Handles of functions may be used again from here on. */
+void doorbell_kernels_gone(void);
 
 /* decode.c: records what lies in the blocks from index `from` to `to` of a queue, of which blocks[i & (n - 1)] is the i-th; now: when they were
  * rung. */

@@ -1,6 +1,7 @@
 /*
  * The times of kernels, by the activity interface of CUPTI, NVIDIA's library for tools. It serves one client in a process: where there is another, or one comes,
- * ours is not there, or goes. Kernels carry CUPTI's number of the call that launched them; a second kind of record gives ours for it.
+ * ours is not there, or goes. Kernels carry CUPTI's number of the call that launched them. It is told as the driver's call begins, and is that of the call of CUDA's
+ * runtime around it where there is one.
  */
 #define _GNU_SOURCE
 #include "cupti.h"
@@ -23,14 +24,14 @@ static struct {
 #undef X
 } cupti;
 
-static const int kinds[] = {CUPTI_DRIVER, CUPTI_EXTERNAL_CORRELATION, CUPTI_CONCURRENT_KERNEL};
-enum { KINDS = sizeof kinds / sizeof *kinds, BUFFERS = 16, BUFFER = 256 << 10, BRACKETS = 9 };
+enum { BUFFERS = 16, BUFFER = 256 << 10, BRACKETS = 9 };
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static bool tried;
 static pid_t starter; /* a forked child has no CUPTI, and nothing of its parent's to tell */
 static _Atomic int running, foreign; /* foreign: the program is a client of CUPTI itself */
-static _Atomic uint64_t numbers, untold;
+static void *subscriber;
+static _Atomic uint64_t latest, untold; /* latest: number of a call */
 static uint64_t looked; /* ticks of the last reading of its clock */
 
 /* ---- its clock ------------------------------------------------------------------------------------------------------------------------------ */
@@ -56,82 +57,37 @@ static void read_clock(void)
 
 /* ---- records ---------------------------------------------------------------------------------------------------------------------------------- */
 
-enum { CALLS = 1 << 16, WAITING = 4096 };
-static struct call {
-    uint32_t correlation;
-    uint64_t number;
-} calls[CALLS]; /* by the low bits of CUPTI's number */
-static struct waiting {
-    struct cupti_kernel k;
-    struct st_object *function; /* its name may go with its module */
-} waiting[WAITING]; /* kernels whose launch was not told yet */
-static unsigned waits;
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* of these. Nothing of CUPTI's is called under it */
-
-static uint64_t number_of(uint32_t correlation)
+/* A number of 32 bits as one that does not go round: the nearest to the latest. */
+static uint64_t widened(uint32_t number)
 {
-    const struct call *c = &calls[correlation % CALLS];
-    return c->correlation == correlation ? c->number : 0;
+    uint64_t l = __atomic_load_n(&latest, __ATOMIC_RELAXED);
+    return l + (uint64_t)(int64_t)(int32_t)(number - (uint32_t)l);
 }
 
-static void record(struct st_thread *t, const struct cupti_kernel *k, const struct st_object *function, uint64_t number)
+static void record(struct st_thread *t, const struct cupti_kernel *k)
 {
     struct st_object *stream = gpu_queue(k->device, k->context, k->stream);
+    struct st_object *function = gpu_function_named(k->name ? k->name : ""); /* now: it may go with its module */
     if (st_mode != ST_AGGREGATE)
         st_rec_gpu_kernel(t, st_clock(), ST_EV_GPU_KERNEL, stream, function->id, (uint32_t)k->grid[0], (uint32_t)k->grid[1], (uint32_t)k->grid[2], (uint32_t)k->block[0],
-                          (uint32_t)k->block[1], (uint32_t)k->block[2], (uint32_t)k->static_shared, (uint32_t)k->dynamic_shared, k->registers, number, k->start, k->end - k->start);
+                          (uint32_t)k->block[1], (uint32_t)k->block[2], (uint32_t)k->static_shared, (uint32_t)k->dynamic_shared, k->registers, widened(k->correlation), k->start,
+                          k->end - k->start);
 }
 
-/* Records the waiting kernels whose launch is known by now, and of the others those beyond what may wait. */
-static void settle(struct st_thread *t, unsigned most)
-{
-    unsigned n = waits, kept = 0;
-    for (unsigned i = 0; i < n; i++) {
-        const struct waiting *w = &waiting[i];
-        uint64_t number = number_of(w->k.correlation);
-        if (number || n - i > most)
-            record(t, &w->k, w->function, number);
-        else
-            waiting[kept++] = *w;
-    }
-    waits = kept;
-}
-
-static void take_kernel(struct st_thread *t, const struct cupti_kernel *k)
-{
-    uint64_t number = number_of(k->correlation);
-    struct st_object *function = gpu_function_named(k->name ? k->name : "");
-    if (number) {
-        record(t, k, function, number);
-        return;
-    }
-    if (waits == WAITING)
-        settle(t, WAITING / 2);
-    waiting[waits++] = (struct waiting){*k, function};
-}
-
-/* The records of a buffer of one kind; the least distance of two records is what one of them takes. */
-static void walk(struct st_thread *t, uint8_t *buffer, size_t valid, uint32_t kind)
+/* The records of a buffer. */
+static void walk(struct st_thread *t, uint8_t *buffer, size_t valid)
 {
     void *next = NULL;
     while (cupti.cuptiActivityGetNextRecord(buffer, valid, &next) == CUPTI_SUCCESS && next) {
         const uint8_t *r = next;
         size_t left = (size_t)(buffer + valid - r);
-        if (r < buffer || r >= buffer + valid || *(const uint32_t *)r != kind)
+        if (r < buffer || r >= buffer + valid || *(const uint32_t *)r != CUPTI_CONCURRENT_KERNEL)
             continue;
-        pthread_mutex_lock(&mu);
-        if (kind == CUPTI_EXTERNAL_CORRELATION && left >= sizeof(struct cupti_correlation)) {
-            const struct cupti_correlation *c = (const void *)r;
-            if (c->external_kind == CUPTI_CUSTOM0)
-                calls[c->correlation % CALLS] = (struct call){c->correlation, c->external};
-        } else if (kind == CUPTI_CONCURRENT_KERNEL) {
-            const struct cupti_kernel *k = (const void *)r;
-            if (left < CUPTI_KERNEL_BYTES || !k->start || k->end < k->start)
-                __atomic_fetch_add(&untold, 1, __ATOMIC_RELAXED); /* still running at the end, or without times */
-            else
-                take_kernel(t, k);
-        }
-        pthread_mutex_unlock(&mu);
+        const struct cupti_kernel *k = (const void *)r;
+        if (left < CUPTI_KERNEL_BYTES || !k->start || k->end < k->start)
+            __atomic_fetch_add(&untold, 1, __ATOMIC_RELAXED); /* still running at the end, or without times */
+        else
+            record(t, k);
     }
 }
 
@@ -168,11 +124,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         enum { OFTEN = 1 << 27 }; /* ticks */
         if (st_clock() - __atomic_load_n(&looked, __ATOMIC_RELAXED) > OFTEN)
             read_clock();
-        walk(t, buffer, valid, CUPTI_EXTERNAL_CORRELATION);
-        walk(t, buffer, valid, CUPTI_CONCURRENT_KERNEL);
-        pthread_mutex_lock(&mu);
-        settle(t, WAITING);
-        pthread_mutex_unlock(&mu);
+        walk(t, buffer, valid);
         st_leave(t, ST_LAYER_GPU);
     }
     if (before == st_self)
@@ -184,7 +136,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     errno = saved;
 }
 
-/* ---- start and end ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- end ---------------------------------------------------------------------------------------------------------------------------------------- */
 
 static void end(void)
 {
@@ -193,15 +145,8 @@ static void end(void)
         return;
     read_clock();
     cupti.cuptiActivityFlushAll(CUPTI_FLUSH_FORCED);
-    for (unsigned i = 0; i < KINDS; i++)
-        cupti.cuptiActivityDisable(kinds[i]);
-    struct st_thread *t = st_enter(ST_LAYER_GPU);
-    if (t) {
-        pthread_mutex_lock(&mu);
-        settle(t, 0);
-        pthread_mutex_unlock(&mu);
-        st_leave(t, ST_LAYER_GPU);
-    }
+    cupti.cuptiActivityDisable(CUPTI_CONCURRENT_KERNEL);
+    cupti.cuptiUnsubscribe(subscriber);
     uint64_t lost = __atomic_load_n(&untold, __ATOMIC_RELAXED);
     if (lost)
         note(ST_GPU_TOPIC_KERNELS_LOST, lost, "records that found no room, or had no times");
@@ -236,12 +181,33 @@ static bool whole(void)
     return true;
 }
 
-static void nobody(void *user, int domain, uint32_t id, const void *data) { (void)user, (void)domain, (void)id, (void)data; }
+/* ---- calls ------------------------------------------------------------------------------------------------------------------------------------ */
+
+static __thread uint32_t told; /* number of the launch that the thread is in; 0: not told yet */
+
+static void called(void *user, int domain, uint32_t id, const struct cupti_call *c)
+{
+    (void)user, (void)domain, (void)id;
+    if (c->site == CUPTI_API_ENTER && !told) /* not what the driver may call itself */
+        told = c->correlation;
+}
+
+/* Whether CUPTI tells the numbers of all launches. */
+static bool follow_calls(void)
+{
+#define X(name, id)                                                                                    \
+    if (cupti.cuptiEnableCallback(1, subscriber, CUPTI_DRIVER_API, id) != CUPTI_SUCCESS)               \
+        return false;
+    CUPTI_LAUNCHES(X)
+#undef X
+    return true;
+}
+
+/* ---- start -------------------------------------------------------------------------------------------------------------------------------------- */
 
 /* Why kernels are not timed; NULL: they are. */
 static const char *try_start(uint32_t *version)
 {
-    void *subscriber = NULL;
     int n = 0;
     *version = 0;
     if (getenv("CUDA_INJECTION64_PATH"))
@@ -256,22 +222,18 @@ static const char *try_start(uint32_t *version)
         return "this CUPTI has not all the functions that are needed";
     if (cupti.cuptiGetVersion(version) != CUPTI_SUCCESS || !cupti_known(*version))
         return "records of this version of CUPTI are not known";
-    if (cupti.cuptiSubscribe(&subscriber, (void *)nobody, NULL) != CUPTI_SUCCESS)
-        return "another client has subscribed to CUPTI";
-    cupti.cuptiUnsubscribe(subscriber);
     buffers = mmap(NULL, (size_t)BUFFERS * BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffers == MAP_FAILED)
         return "no memory for records";
     free_buffers = (1u << BUFFERS) - 1;
-    if (cupti.cuptiActivityRegisterCallbacks((void *)requested, (void *)completed) != CUPTI_SUCCESS)
-        return "CUPTI takes no buffers";
+    if (cupti.cuptiSubscribe(&subscriber, (void *)called, NULL) != CUPTI_SUCCESS)
+        return "another client has subscribed to CUPTI";
+    if (cupti.cuptiActivityRegisterCallbacks((void *)requested, (void *)completed) != CUPTI_SUCCESS || !follow_calls() ||
+        cupti.cuptiActivityEnable(CUPTI_CONCURRENT_KERNEL) != CUPTI_SUCCESS) {
+        cupti.cuptiUnsubscribe(subscriber);
+        return "CUPTI refuses to record kernels";
+    }
     read_clock();
-    for (unsigned i = 0; i < KINDS; i++)
-        if (cupti.cuptiActivityEnable(kinds[i]) != CUPTI_SUCCESS) {
-            while (i--)
-                cupti.cuptiActivityDisable(kinds[i]);
-            return "CUPTI refuses to record kernels";
-        }
     for (int i = 0; CUDA(cuDeviceGetCount) && cuda_real.cuDeviceGetCount(&n) == CUDA_SUCCESS && i < n; i++)
         gpu_device(i);
     return NULL;
@@ -296,19 +258,15 @@ void cupti_start(void)
     pthread_mutex_unlock(&starting);
 }
 
-uint64_t cupti_enter(void)
-{
-    if (st_likely(!__atomic_load_n(&running, __ATOMIC_ACQUIRE)))
-        return 0;
-    uint64_t number = __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED);
-    return cupti.cuptiActivityPushExternalCorrelationId(CUPTI_CUSTOM0, number) == CUPTI_SUCCESS ? number : 0;
-}
+void cupti_enter(void) { told = 0; }
 
-void cupti_leave(uint64_t number)
+uint64_t cupti_leave(void)
 {
-    uint64_t last;
-    if (number)
-        cupti.cuptiActivityPopExternalCorrelationId(CUPTI_CUSTOM0, &last);
+    if (!told)
+        return 0;
+    uint64_t number = widened(told);
+    __atomic_store_n(&latest, number, __ATOMIC_RELAXED);
+    return number;
 }
 
 bool cupti_numbers(void *context, void *stream, uint32_t *of_context, uint32_t *of_stream)
@@ -333,17 +291,27 @@ static void make_room(void)
 
 static struct {
     int (*cuptiSubscribe)(void **subscriber, void *callback, void *user);
+    int (*cuptiSubscribe_v2)(void **subscriber, void *callback, void *user, void *parameters);
     int (*cuptiActivityRegisterCallbacks)(void *requested, void *completed);
 } others;
 
 #define OTHERS(name) (__atomic_load_n(&others.name, __ATOMIC_RELAXED) || (others.name = (__typeof__(others.name))st_next(#name, NULL)))
 
-ST_EXPORT int cuptiSubscribe(void **subscriber, void *callback, void *user)
+ST_EXPORT int cuptiSubscribe(void **theirs, void *callback, void *user)
 {
     if (!OTHERS(cuptiSubscribe))
         return CUPTI_ERROR_NOT_INITIALIZED;
     make_room();
-    return others.cuptiSubscribe(subscriber, callback, user);
+    return others.cuptiSubscribe(theirs, callback, user);
+}
+
+/* Of CUPTI 13; it may take clients beside each other one day, but buffers are one client's. */
+ST_EXPORT int cuptiSubscribe_v2(void **theirs, void *callback, void *user, void *parameters)
+{
+    if (!OTHERS(cuptiSubscribe_v2))
+        return CUPTI_ERROR_NOT_INITIALIZED;
+    make_room();
+    return others.cuptiSubscribe_v2(theirs, callback, user, parameters);
 }
 
 ST_EXPORT int cuptiActivityRegisterCallbacks(void *requested, void *completed)
@@ -356,6 +324,7 @@ ST_EXPORT int cuptiActivityRegisterCallbacks(void *requested, void *completed)
 
 static const struct st_hook hooks[] = {
     {"cuptiSubscribe", NULL, (void *)cuptiSubscribe, (void **)(void *)&others.cuptiSubscribe},
+    {"cuptiSubscribe_v2", NULL, (void *)cuptiSubscribe_v2, (void **)(void *)&others.cuptiSubscribe_v2},
     {"cuptiActivityRegisterCallbacks", NULL, (void *)cuptiActivityRegisterCallbacks, (void **)(void *)&others.cuptiActivityRegisterCallbacks},
     {0},
 };

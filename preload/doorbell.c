@@ -103,8 +103,7 @@ bool bell_try(void)
     return false;
 }
 
-/* false: this thread has it, and was interrupted by the handler that calls. */
-static bool set_up(void)
+bool bell_set_up(void)
 {
     if (sets_up)
         return false;
@@ -114,7 +113,7 @@ static bool set_up(void)
     return true;
 }
 
-static void set_up_done(void)
+void bell_set_up_done(void)
 {
     pthread_mutex_unlock(&setting_up);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -241,8 +240,7 @@ bool bell_thread(void *(*run)(void *))
 
 /* ---- pages, by the program's threads --------------------------------------------------------------------------------------------------------------- */
 
-/* Reads what was rung so far at a register, and at those that are of its page. */
-static void settle(struct bell_page *w)
+void bell_settle(struct bell_page *w)
 {
     bell_take();
     if (!w->reg) { /* it has gone meanwhile, or is none */
@@ -284,14 +282,14 @@ static void queue_changes(uint32_t page, const void *key, enum st_queue_change c
     if (!bell_mine() || !page_by_number(page))
         return;
     int saved = errno, cancel = st_uncancelled();
-    if (set_up()) {
+    if (bell_set_up()) {
         if ((w = page_by_number(page))) {
-            settle(w);
+            bell_settle(w);
             bell_queue_drop(w, key);
             if (change == ST_QUEUE_COMES && st_queue_by(key, &q))
                 bell_queue_add(w, &q, false);
         }
-        set_up_done();
+        bell_set_up_done();
     }
     st_cancelled(cancel);
     errno = saved;
@@ -301,7 +299,7 @@ static void settle_all(void)
 {
     int cancel = st_uncancelled();
     for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-        settle(&bell_pages[i]);
+        bell_settle(&bell_pages[i]);
     st_cancelled(cancel);
 }
 
@@ -396,7 +394,7 @@ static void hand_over(struct bell_page *w, struct bell_page *next)
 static void release(struct bell_page *w, bool alive)
 {
     struct bell_page *next = NULL;
-    settle(w);
+    bell_settle(w);
     bell_take();
     for (unsigned i = 0; i < bell_used; i++) {
         struct bell_page *x = &bell_pages[i];
@@ -462,7 +460,7 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
         return false;
     if (!bell_mine() && !sets_up)
         pthread_mutex_init(&setting_up, NULL);
-    if (!set_up())
+    if (!bell_set_up())
         return false;
     struct bell_page *home = NULL;
     while (bell_mine() && (home = page_by_number(page.number)) && same(home->driver, driver) && !page_alive(home))
@@ -475,7 +473,7 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
     if (t)
         st_leave(t, ST_LAYER_DOORBELL);
     bool done = t && !why && start() && interpose(driver, p, size, &page, device);
-    set_up_done();
+    bell_set_up_done();
     return done;
 }
 
@@ -490,56 +488,10 @@ bool doorbell_alive(void *p)
 
 void doorbell_release(void *p, bool alive)
 {
-    if (!bell_mine() || !set_up())
+    if (!bell_mine() || !bell_set_up())
         return;
     for (unsigned i = 0; i < bell_used; i++)
         if (bell_pages[i].reg == p)
             release(&bell_pages[i], alive);
-    set_up_done();
-}
-
-static bool overlaps(uint64_t a, uint64_t bytes, uint64_t b, uint64_t size) { return a && (a - b < size || b - a < bytes); }
-
-static bool ring_in(const struct bell_queue *o, uint64_t address, uint64_t size) { return o->context && overlaps(o->q.ring, (uint64_t)o->q.blocks * BELL_BLOCK, address, size); }
-
-static bool record_in(const struct bell_queue *o, uint64_t address, uint64_t size) { return o->record_context && overlaps(o->q.record, sizeof o->record, address, size); }
-
-static void forget_memory(struct bell_page *w, uint64_t address, uint64_t size)
-{
-    bool any = false;
-    for (struct bell_queue *o = w->queues; o; o = o->next)
-        any = any || ring_in(o, address, size) || record_in(o, address, size);
-    if (!any)
-        return;
-    settle(w);
-    bell_take();
-    for (struct bell_queue *o = w->queues; o; o = o->next) {
-        if (ring_in(o, address, size))
-            BELL_SET(o->gone, true);
-        if (record_in(o, address, size)) {
-            o->record_known = false;
-            BELL_SET(o->record_context, NULL);
-        }
-    }
-    bell_give();
-    copier_passed();
-}
-
-void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_t size)
-{
-    if (!BELL_GET(bell_used) || !address || !bell_mine())
-        return;
-    int saved = errno, cancel = st_uncancelled();
-    if (!size && driver->ready())
-        size = driver->size_at(address);
-    if (!size) /* the driver does not tell, as HIP with an error pending: of what lies there only what begins at the address is known to go */
-        size = 1;
-    if (set_up()) {
-        for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-            if (BELL_GET(bell_pages[i].reg) && same(bell_pages[i].driver, driver))
-                forget_memory(&bell_pages[i], address, size);
-        set_up_done();
-    }
-    st_cancelled(cancel);
-    errno = saved;
+    bell_set_up_done();
 }

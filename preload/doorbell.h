@@ -41,6 +41,7 @@ struct bell_queue {
     uint32_t rungs_in; /* doorbells in `rungs`, counted from the beginning; whoever has the lock adds */
     uint32_t started;  /* those whose copies have been started */
     uint32_t rungs_out; /* those that are done with */
+    uint32_t marked;    /* those that somebody waits for */
     uint64_t skipped;  /* elements that could not be kept to be copied: they are lost */
     uint8_t record[8]; /* a copy */
     struct rung *rungs; /* as many as blocks */
@@ -80,6 +81,11 @@ extern bool bell_careful; /* with the lock: the program's memory may have been u
 bool bell_mine(void); /* whether this process's threads watch, and not those of one that it was forked from */
 bool bell_thread(void *(*run)(void *));
 bool bell_place(const char *name);
+/* Pages and queues come and go between these two. false: this thread is there already, and was interrupted by the handler that calls. */
+bool bell_set_up(void);
+void bell_set_up_done(void);
+/* Reads what was rung so far at a register, and at those that are of its page. */
+void bell_settle(struct bell_page *w);
 
 /* doorbell_ring.c, with the lock. Looks at what was rung at a page, and passes it on; hold: not before what has to be read is read. true: there was something. */
 bool bell_look(struct bell_page *w, bool hold);

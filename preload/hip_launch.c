@@ -2,6 +2,7 @@
  *
  * Until ROCm 6 every call of HIP's replaces a thread's last error, which programs ask for after a launch: so whatever is asked here is asked before the launch, and nothing after it. */
 #define _GNU_SOURCE
+#include "cuda.h"
 #include "hip.h"
 #include "kernels.h"
 
@@ -102,7 +103,10 @@ static bool captures(void *stream)
 
 static bool enter(struct launch *l, const void *f, void *stream, bool of_host)
 {
-    if (!kernels_wanted() || !(l->t = st_enter(ST_LAYER_GPU)))
+    if (!kernels_wanted())
+        return false;
+    doorbell_kernel_comes(f);
+    if (!(l->t = st_enter(ST_LAYER_GPU)))
         return false;
     l->stream = stream_object(l->t, stream);
     l->function = function_object(f, stream, of_host);
@@ -157,5 +161,6 @@ ST_EXPORT int hipModuleUnload(void *module)
     if (!HIP(hipModuleUnload))
         return HIP_ERROR_NOT_INITIALIZED;
     __atomic_fetch_add(&unloaded, 1, __ATOMIC_RELAXED);
+    doorbell_kernels_gone();
     return hip_real.hipModuleUnload(module);
 }

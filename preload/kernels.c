@@ -27,7 +27,7 @@ bool kernels_hooked(void) { return !begun || kernels_wanted(); }
 struct launch {
     struct st_thread *t;
     struct st_object *stream;
-    uint64_t begin, number;
+    uint64_t begin;
     unsigned form;
 };
 
@@ -48,16 +48,19 @@ static __attribute__((noinline)) void first_of_process(struct st_thread *t)
     errno = saved;
 }
 
-static inline bool enter(struct launch *l, void *stream, void *default_stream)
+static inline bool enter(struct launch *l, const void *what, void *stream, void *default_stream)
 {
-    if (!kernels_wanted() || !(l->t = st_enter(ST_LAYER_GPU)))
+    if (!kernels_wanted())
+        return false;
+    doorbell_kernel_comes(what);
+    if (!(l->t = st_enter(ST_LAYER_GPU)))
         return false;
     if (st_unlikely(st_find(ST_KIND_GPU_TRACK, l->t->index) == st_unknown))
         first_of_process(l->t);
     stream = stream ? stream : default_stream;
     l->stream = gpu_stream(l->t, stream);
     l->form = captures(stream) ? ST_GPU_LAUNCH_FORM_CAPTURED : 0;
-    l->number = st_mode == ST_AGGREGATE || l->form ? 0 : cupti_enter();
+    cupti_enter();
     l->begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
     return true;
 }
@@ -72,27 +75,27 @@ static inline void leave(struct launch *l, unsigned event)
 static inline void launched(struct launch *l, CUresult rc, void *f, const unsigned *grid, const unsigned *block, unsigned shared)
 {
     uint64_t duration = l->begin ? st_clock() - l->begin : 0;
-    cupti_leave(l->number);
+    uint64_t number = l->form & ST_GPU_LAUNCH_FORM_CAPTURED ? 0 : cupti_leave();
     if (rc != CUDA_SUCCESS) {
         st_leave(l->t, ST_LAYER_GPU);
         return;
     }
     if (l->begin)
         st_rec_gpu_launch(l->t, l->begin, ST_EV_GPU_LAUNCH, gpu_track(l->t), l->stream->id, gpu_function(f)->id, grid[0], grid[1], grid[2], block[0], block[1], block[2],
-                          shared, l->form, l->number, duration);
+                          shared, l->form, number, duration);
     leave(l, ST_EV_GPU_LAUNCH);
 }
 
 static inline void graph_launched(struct launch *l, CUresult rc, void *graph)
 {
     uint64_t duration = l->begin ? st_clock() - l->begin : 0;
-    cupti_leave(l->number);
+    uint64_t number = l->form & ST_GPU_LAUNCH_FORM_CAPTURED ? 0 : cupti_leave();
     if (rc != CUDA_SUCCESS) {
         st_leave(l->t, ST_LAYER_GPU);
         return;
     }
     if (l->begin)
-        st_rec_gpu_graph_launch(l->t, l->begin, ST_EV_GPU_GRAPH_LAUNCH, gpu_track(l->t), l->stream->id, (uintptr_t)graph, l->form, l->number, duration);
+        st_rec_gpu_graph_launch(l->t, l->begin, ST_EV_GPU_GRAPH_LAUNCH, gpu_track(l->t), l->stream->id, (uintptr_t)graph, l->form, number, duration);
     leave(l, ST_EV_GPU_GRAPH_LAUNCH);
 }
 
@@ -111,7 +114,7 @@ static unsigned form_of(const struct cuda_config *c)
         struct launch l;                                                                                                                                     \
         if (!CUDA(name))                                                                                                                                     \
             return CUDA_ERROR_NOT_INITIALIZED;                                                                                                               \
-        if (!enter(&l, stream, default_stream))                                                                                                              \
+        if (!enter(&l, f, stream, default_stream))                                                                                                           \
             return cuda_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                              \
         CUresult rc = cuda_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                           \
         launched(&l, rc, f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared);                                                                     \
@@ -126,7 +129,7 @@ KERNEL(cuLaunchKernel_ptsz, STREAM_OF_THREAD)
         struct launch l;                                                                                                                                     \
         if (!CUDA(name))                                                                                                                                     \
             return CUDA_ERROR_NOT_INITIALIZED;                                                                                                               \
-        if (!enter(&l, stream, default_stream))                                                                                                              \
+        if (!enter(&l, f, stream, default_stream))                                                                                                           \
             return cuda_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                                     \
         CUresult rc = cuda_real.name(f, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                                  \
         l.form |= ST_GPU_LAUNCH_FORM_COOPERATIVE;                                                                                                            \
@@ -142,7 +145,7 @@ COOPERATIVE(cuLaunchCooperativeKernel_ptsz, STREAM_OF_THREAD)
         struct launch l;                                                                                       \
         if (!CUDA(name))                                                                                       \
             return CUDA_ERROR_NOT_INITIALIZED;                                                                 \
-        if (!c || !enter(&l, c->stream, default_stream))                                                       \
+        if (!c || !enter(&l, f, c->stream, default_stream))                                                    \
             return cuda_real.name(c, f, arguments, extra);                                                     \
         CUresult rc = cuda_real.name(c, f, arguments, extra);                                                  \
         l.form |= form_of(c);                                                                                  \
@@ -158,7 +161,7 @@ CONFIGURED(cuLaunchKernelEx_ptsz, STREAM_OF_THREAD)
         struct launch l;                                            \
         if (!CUDA(name))                                            \
             return CUDA_ERROR_NOT_INITIALIZED;                      \
-        if (!enter(&l, stream, default_stream))                     \
+        if (!enter(&l, graph, stream, default_stream))              \
             return cuda_real.name(graph, stream);                   \
         CUresult rc = cuda_real.name(graph, stream);                \
         graph_launched(&l, rc, graph);                              \
@@ -173,6 +176,7 @@ GRAPH(cuGraphLaunch_ptsz, STREAM_OF_THREAD)
         if (!CUDA(name))                           \
             return CUDA_ERROR_NOT_INITIALIZED;     \
         gpu_unloaded();                            \
+        doorbell_kernels_gone();                   \
         return cuda_real.name(what);               \
     }
 UNLOAD(cuModuleUnload)

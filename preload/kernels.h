@@ -36,9 +36,9 @@ bool kernels_hooked(void);
 /* cupti.c */
 /* Starts it, once; needs the first context. */
 void cupti_start(void);
-/* Gives a launch a number, which its kernels will carry; 0: kernels are not timed. cupti_leave, when the call has returned, takes what it returned. */
-uint64_t cupti_enter(void);
-void cupti_leave(uint64_t number);
+/* Around a launch: cupti_leave returns its number, which its kernels will carry; 0: kernels are not timed. */
+void cupti_enter(void);
+uint64_t cupti_leave(void);
 /* CUPTI's numbers of a stream in a context. false: not known. */
 bool cupti_numbers(void *context, void *stream, uint32_t *of_context, uint32_t *of_stream);
 

@@ -898,7 +898,7 @@ var layouts = []*Layout{
 		{"block_z", 0, "", 0, ""},
 		{"shared_memory", 0, "", 0, "dynamic, in bytes"},
 		{"form", 7, "gpu_launch_form", 0, ""},
-		{"correlation", 0, "", 1, "number of the launch, which its kernel carries; 0 where kernels are not timed"},
+		{"correlation", 0, "", 1, "CUPTI's number of the call, which its kernel carries; 0 where kernels are not timed"},
 		{"duration", 8, "", 2, "time inside the call"},
 	}),
 	NewLayout("gpu_graph_launch", []Field{
@@ -906,7 +906,7 @@ var layouts = []*Layout{
 		{"stream", 5, "", 0, ""},
 		{"graph", 3, "", 0, "handle of the instantiated graph"},
 		{"form", 7, "gpu_launch_form", 0, ""},
-		{"correlation", 0, "", 1, "number of the launch, which its kernels carry; 0 where kernels are not timed"},
+		{"correlation", 0, "", 1, "CUPTI's number of the call, which its kernels carry; 0 where kernels are not timed"},
 		{"duration", 8, "", 2, "time inside the call"},
 	}),
 	NewLayout("gpu_kernel", []Field{
@@ -921,7 +921,7 @@ var layouts = []*Layout{
 		{"static_shared_memory", 0, "", 0, "in bytes"},
 		{"shared_memory", 0, "", 0, "dynamic, in bytes"},
 		{"registers", 0, "", 0, "of a thread"},
-		{"correlation", 0, "", 1, "number of the launch; 0 where it is not known"},
+		{"correlation", 0, "", 1, "number of the call that launched it; 0 where it is not known"},
 		{"start", 9, "gpu", 2, "ns by CUPTI's clock, which gpu_clock places"},
 		{"running", 0, "", 2, "ns from start to end by the same clock"},
 	}),

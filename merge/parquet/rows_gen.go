@@ -376,7 +376,7 @@ type gpuFields struct {
 	BlockZ             *uint64 `parquet:"block_z,optional" doc:""`
 	SharedMemory       *uint64 `parquet:"shared_memory,optional" doc:"dynamic, in bytes"`
 	Form               *string `parquet:"form,optional,dict" doc:"as posted; set flags joined by |"`
-	Correlation        *uint64 `parquet:"correlation,optional" doc:"number of the launch, which its kernel carries; 0 where kernels are not timed"`
+	Correlation        *uint64 `parquet:"correlation,optional" doc:"CUPTI's number of the call, which its kernel carries; 0 where kernels are not timed"`
 	CallNs             *int64  `parquet:"call_ns,optional" doc:"time inside the call"`
 	Graph              *uint64 `parquet:"graph,optional" doc:"handle of the instantiated graph"`
 	StaticSharedMemory *uint64 `parquet:"static_shared_memory,optional" doc:"in bytes"`

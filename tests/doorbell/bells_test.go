@@ -71,6 +71,16 @@ func TestNoneLost(t *testing.T) {
 	}
 }
 
+// A kernel that is launched for the first time comes when the elements were read that were rung for by then: it may write over them at once, and drivers load it first, and copy
+// nothing meanwhile.
+func TestNewKernelComesAfterWhatWasRung(t *testing.T) {
+	_, info, want := bells(t, "simple", "next_kernel", "100,8,1,64", recording{env: []string{"STANDIN_TO_HOST=2000"}})
+	if want["write"].Count != 100+256 {
+		t.Fatalf("the adapter counted %d", want["write"].Count)
+	}
+	accounted(t, info, want["write"].Count, true)
+}
+
 // A ring that goes round over elements that were rung for and not copied yet: a driver that takes its time. None is taken for another.
 func TestIndexOvertake(t *testing.T) {
 	_, info, want := bells(t, "full", "stream", "5000,9,1,512", recording{set: []string{"doorbell.batch_threshold=512"}, env: []string{"STANDIN_TO_HOST=30000"}})

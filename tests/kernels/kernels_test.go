@@ -185,13 +185,13 @@ func TestLaunchesByMode(t *testing.T) {
 	}
 }
 
-// Kernels are where their own looks at the clock say, to within the bound that the run gives, and each is led to from its launch: also where CUPTI tells of the
-// launch after the kernel.
+// Kernels are where their own looks at the clock say, to within the bound that the run gives, and each is led to from its launch.
 func TestKernelTimes(t *testing.T) {
 	for name, o := range map[string]options{
 		"plain":   {mode: "full", way: "v2"},
 		"simple":  {mode: "simple", way: "threads"},
-		"later":   {mode: "full", way: "dlsym", env: []string{"STANDIN_CUPTI_LATE=1"}},
+		"numbers": {mode: "full", way: "dlsym", env: []string{"STANDIN_CUPTI_FIRST=0x7ffffffe"}}, // of a program with two billion calls behind it
+		"linked":  {mode: "full", way: "linked"},
 		"CUDA 12": {mode: "full", way: "linked", env: []string{"STANDIN_CUPTI_VERSION=26"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +268,8 @@ func TestNoKernelTimes(t *testing.T) {
 		"unknown version":   {options{cupti: true, env: []string{"STANDIN_CUPTI_VERSION=150000"}}, "records of this version of CUPTI are not known", 0},
 		"another client":    {options{cupti: true, env: []string{"STANDIN_CUPTI_BUSY=1"}}, "another client has subscribed to CUPTI", 0},
 		"injected":          {options{cupti: true, env: []string{"CUDA_INJECTION64_PATH=/tool.so"}}, "CUDA_INJECTION64_PATH names another tool", 0},
-		"a client half way": {options{cupti: true, arguments: []string{"subscribe"}}, "the program uses CUPTI itself from here on", 4},
+		"a client half way": {options{cupti: true, arguments: []string{"cuptiSubscribe"}}, "the program uses CUPTI itself from here on", 4},
+		"a newer client":    {options{cupti: true, arguments: []string{"cuptiSubscribe_v2"}}, "the program uses CUPTI itself from here on", 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.o.mode, c.o.way, c.o.kernels = "full", "v2", "times"

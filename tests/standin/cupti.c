@@ -2,8 +2,7 @@
  * A stand-in for CUPTI, NVIDIA's library for tools, for the stand-in driver: kernels' times, and numbers of the calls that launched them. Its clock is none of the
  * system's: it runs 40 ppm too fast, from a time of its own.
  *
- * STANDIN_CUPTI_VERSION is the version it claims (130000), STANDIN_CUPTI_BUSY=1 has somebody subscribed already, STANDIN_CUPTI_LATE=1 tells the number of a launch
- * in a later buffer than its kernel.
+ * STANDIN_CUPTI_VERSION is the version it claims (130000), STANDIN_CUPTI_BUSY=1 has somebody subscribed already, STANDIN_CUPTI_FIRST is the number of its first call.
  */
 #include "cuda.h"
 
@@ -12,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { SUCCESS = 0, ERROR_INVALID = 1, ERROR_NO_MORE = 12, ERROR_QUEUE_EMPTY = 18, ERROR_MULTIPLE = 39 };
-enum { DRIVER = 4, CONCURRENT_KERNEL = 10, EXTERNAL_CORRELATION = 39, KINDS = 64, DEPTH = 8 };
+enum { SUCCESS = 0, ERROR_INVALID = 1, ERROR_NO_MORE = 12, ERROR_MULTIPLE = 39 };
+enum { CONCURRENT_KERNEL = 10, KINDS = 64, DRIVER_API = 1, FUNCTIONS = 1024, ENTER = 0, EXIT = 1 };
 
 struct kernel {
 	uint32_t kind;
@@ -28,18 +27,21 @@ struct kernel {
 	const char *name;
 	uint8_t more[112]; /* Kernel10's end */
 };
+/* CUpti_CallbackData */
 struct call {
-	uint32_t kind, function;
-	uint64_t start, end;
-	uint32_t process, thread, correlation, result;
-};
-struct external {
-	uint32_t kind, external_kind;
-	uint64_t external;
-	uint32_t correlation, reserved;
+	int site;
+	const char *function;
+	const void *parameters;
+	void *result;
+	const char *symbol;
+	CUcontext context;
+	uint32_t of_context;
+	uint64_t *data;
+	uint32_t correlation;
 };
 
 typedef void (*request_fn)(uint8_t **buffer, size_t *size, size_t *most);
+typedef void (*call_fn)(void *user, int domain, uint32_t function, const struct call *c);
 typedef void (*complete_fn)(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid);
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -53,13 +55,15 @@ static struct buffer {
 	uint8_t *p;
 	size_t size, used;
 } now_filled;
-static struct external late[4096];
-static unsigned waiting;
 static size_t dropped;
 static uint32_t calls;
-static void *subscribed;
-static _Thread_local uint64_t ids[DEPTH];
-static _Thread_local int depth;
+static struct subscriber {
+	call_fn call;
+	void *user;
+	uint8_t functions[FUNCTIONS]; /* that it is told the calls of */
+} subscribed;
+
+static const struct standin_observer observer;
 
 static uint64_t clock_of(uint64_t monotonic)
 {
@@ -83,21 +87,35 @@ int cuptiGetVersion(uint32_t *version)
 	return SUCCESS;
 }
 
-int cuptiSubscribe(void **subscriber, void *callback, void *user)
+int cuptiSubscribe(void **subscriber, call_fn call, void *user)
 {
-	(void)callback;
-	(void)user;
-	if (subscribed || getenv("STANDIN_CUPTI_BUSY"))
+	if (subscribed.call || getenv("STANDIN_CUPTI_BUSY"))
 		return ERROR_MULTIPLE;
-	*subscriber = subscribed = &subscribed;
+	subscribed = (struct subscriber){ .call = call, .user = user };
+	*subscriber = &subscribed;
 	return SUCCESS;
+}
+
+int cuptiSubscribe_v2(void **subscriber, call_fn call, void *user, void *parameters)
+{
+	(void)parameters;
+	return cuptiSubscribe(subscriber, call, user);
 }
 
 int cuptiUnsubscribe(void *subscriber)
 {
-	if (subscriber != subscribed)
+	if (subscriber != &subscribed || !subscribed.call)
 		return ERROR_INVALID;
-	subscribed = NULL;
+	subscribed = (struct subscriber){ 0 };
+	return SUCCESS;
+}
+
+int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t function)
+{
+	if (subscriber != &subscribed || domain != DRIVER_API || function >= FUNCTIONS)
+		return ERROR_INVALID;
+	subscribed.functions[function] = enable != 0;
+	__atomic_store_n(&standin_observer, &observer, __ATOMIC_RELEASE);
 	return SUCCESS;
 }
 
@@ -131,28 +149,26 @@ static void append(const void *record, size_t size)
 	now_filled.used += size;
 }
 
-static uint32_t begin_call(void)
+static void tell(uint32_t function, uint32_t number, int site)
 {
-	return __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
+	const struct call c = { .site = site, .function = "", .symbol = "", .correlation = number };
+
+	if (subscribed.call && subscribed.functions[function])
+		subscribed.call(subscribed.user, DRIVER_API, function, &c);
 }
 
-static void end_call(uint32_t number)
+static uint32_t begin_call(uint32_t function)
 {
-	const struct call c = { .kind = DRIVER, .function = 307, .correlation = number };
+	const char *first = getenv("STANDIN_CUPTI_FIRST");
+	const uint32_t number = (first ? (uint32_t)strtoul(first, NULL, 0) - 1 : 0) + __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
 
-	pthread_mutex_lock(&mu);
-	if (enabled[DRIVER] && request) {
-		for (int i = 0; i < depth && enabled[EXTERNAL_CORRELATION]; i++) {
-			const struct external x = { EXTERNAL_CORRELATION, 3, ids[i], number, 0 };
+	tell(function, number, ENTER);
+	return number;
+}
 
-			if (getenv("STANDIN_CUPTI_LATE") && waiting < sizeof late / sizeof *late)
-				late[waiting++] = x;
-			else
-				append(&x, sizeof x);
-		}
-		append(&c, sizeof c);
-	}
-	pthread_mutex_unlock(&mu);
+static void end_call(uint32_t function, uint32_t number)
+{
+	tell(function, number, EXIT);
 }
 
 static void ran(const struct standin_ran *r)
@@ -207,10 +223,6 @@ int cuptiActivityFlushAll(uint32_t flags)
 	(void)flags;
 	pthread_mutex_lock(&mu);
 	end_buffer();
-	for (unsigned i = 0; i < waiting; i++)
-		append(&late[i], sizeof late[i]);
-	waiting = 0;
-	end_buffer();
 	pthread_mutex_unlock(&mu);
 	return SUCCESS;
 }
@@ -219,11 +231,8 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record)
 {
 	uint8_t *at = buffer;
 
-	if (*record) {
-		const uint32_t kind = *(uint32_t *)*record;
-
-		at = (uint8_t *)*record + (kind == DRIVER ? sizeof(struct call) : kind == CONCURRENT_KERNEL ? sizeof(struct kernel) : sizeof(struct external));
-	}
+	if (*record)
+		at = (uint8_t *)*record + sizeof(struct kernel);
 	if (at >= buffer + valid)
 		return ERROR_NO_MORE;
 	*record = at;
@@ -238,22 +247,6 @@ int cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t stream, size_t
 	*n = dropped;
 	dropped = 0;
 	pthread_mutex_unlock(&mu);
-	return SUCCESS;
-}
-
-int cuptiActivityPushExternalCorrelationId(int kind, uint64_t id)
-{
-	if (kind != 3 || depth == DEPTH)
-		return ERROR_INVALID;
-	ids[depth++] = id;
-	return SUCCESS;
-}
-
-int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *last)
-{
-	if (kind != 3 || !depth)
-		return ERROR_QUEUE_EMPTY;
-	*last = ids[--depth];
 	return SUCCESS;
 }
 

@@ -119,10 +119,10 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *e, CUgraph g, uint64_t flags)
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch_graph(CUgraphExec g, CUstream s)
+static CUresult launch_graph(uint32_t function, CUgraphExec g, CUstream s)
 {
 	const struct standin_observer *o = __atomic_load_n(&standin_observer, __ATOMIC_ACQUIRE);
-	const uint32_t call = o ? o->call() : 0;
+	const uint32_t call = o ? o->call(function) : 0;
 	CUresult rc = CUDA_SUCCESS;
 
 	for (unsigned i = 0; i < g->n && !rc; i++) {
@@ -133,21 +133,22 @@ static CUresult launch_graph(CUgraphExec g, CUstream s)
 		rc = standin_launch(&l);
 	}
 	if (o)
-		o->called(call);
+		o->called(function, call);
 	return rc;
 }
 
 CUresult cuGraphLaunch(CUgraphExec g, CUstream s)
 {
-	return g ? launch_graph(g, s) : CUDA_ERROR_INVALID_VALUE;
+	return g ? launch_graph(514, g, s) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec g, CUstream s)
 {
-	return g ? launch_graph(g, standin_of_thread(s)) : CUDA_ERROR_INVALID_VALUE;
+	return g ? launch_graph(515, g, standin_of_thread(s)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult launch(CUfunction f, const unsigned *grid, const unsigned *block, unsigned shared, CUstream s, void **arguments, void **extra)
+/* function: CUPTI's number of it */
+static CUresult launch(uint32_t function, CUfunction f, const unsigned *grid, const unsigned *block, unsigned shared, CUstream s, void **arguments, void **extra)
 {
 	struct launch l = { .kernel = f, .stream = s, .shared = shared };
 	const struct standin_observer *o = __atomic_load_n(&standin_observer, __ATOMIC_ACQUIRE);
@@ -163,10 +164,10 @@ static CUresult launch(CUfunction f, const unsigned *grid, const unsigned *block
 	l.argument = arguments ? *(void **)arguments[0] : NULL;
 	if (standin_captured(&l))
 		return CUDA_SUCCESS;
-	l.call = o ? o->call() : 0;
+	l.call = o ? o->call(function) : 0;
 	rc = standin_launch(&l);
 	if (o)
-		o->called(l.call);
+		o->called(function, l.call);
 	return rc;
 }
 
@@ -175,32 +176,32 @@ static CUresult launch(CUfunction f, const unsigned *grid, const unsigned *block
 
 CUresult cuLaunchKernel(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **arguments, void **extra)
 {
-	return launch(f, GRID, shared, s, arguments, extra);
+	return launch(307, f, GRID, shared, s, arguments, extra);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **arguments, void **extra)
 {
-	return launch(f, GRID, shared, standin_of_thread(s), arguments, extra);
+	return launch(442, f, GRID, shared, standin_of_thread(s), arguments, extra);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **arguments)
 {
-	return launch(f, GRID, shared, s, arguments, NULL);
+	return launch(477, f, GRID, shared, s, arguments, NULL);
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, DIMENSIONS, unsigned shared, CUstream s, void **arguments)
 {
-	return launch(f, GRID, shared, standin_of_thread(s), arguments, NULL);
+	return launch(478, f, GRID, shared, standin_of_thread(s), arguments, NULL);
 }
 
 CUresult cuLaunchKernelEx(const struct CUlaunchConfig *c, CUfunction f, void **arguments, void **extra)
 {
-	return launch(f, c->grid, c->block, c->shared, c->stream, arguments, extra);
+	return launch(652, f, c->grid, c->block, c->shared, c->stream, arguments, extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const struct CUlaunchConfig *c, CUfunction f, void **arguments, void **extra)
 {
-	return launch(f, c->grid, c->block, c->shared, standin_of_thread(c->stream), arguments, extra);
+	return launch(653, f, c->grid, c->block, c->shared, standin_of_thread(c->stream), arguments, extra);
 }
 
 /* What names meant before, and may mean after: these say that they were called. */

@@ -23,8 +23,9 @@ struct standin_ran {
 	unsigned grid[3], block[3], shared;
 };
 struct standin_observer {
-	uint32_t (*call)(void);
-	void (*called)(uint32_t call);
+	/* A call of a function begins, by CUPTI's number of the function: its own number; and ends. */
+	uint32_t (*call)(uint32_t function);
+	void (*called)(uint32_t function, uint32_t call);
 	void (*ran)(const struct standin_ran *r);
 };
 extern const struct standin_observer *standin_observer;

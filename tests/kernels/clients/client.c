@@ -1,7 +1,7 @@
 /*
  * Launches kernels in every form, having found the driver's functions in one of the ways that programs find them, and says what ran when.
  *
- * client WAY [subscribe]    WAY: linked (built with it), dlsym, v1, v2, itself, threads; subscribe: becomes a client of CUPTI half way
+ * client WAY [cuptiSubscribe|cuptiSubscribe_v2]    WAY: linked (built with it), dlsym, v1, v2, itself, threads; becomes a client of CUPTI half way
  *
  * Prints for each kernel that ran: ran NAME START END (CLOCK_REALTIME, ns); last: ok.
  */
@@ -181,14 +181,17 @@ static void find(const char *way)
 }
 #endif
 
-static void subscribe(void)
+static void subscribe(const char *name)
 {
-	int (*f)(void **, void *, void *);
-	void *cupti = dlopen("libcupti.so.13", RTLD_NOW), *subscriber = NULL;
+	void *cupti = dlopen("libcupti.so.13", RTLD_NOW), *subscriber = NULL, *f;
 
 	CHECK(cupti);
-	f = dlsym(cupti, "cuptiSubscribe");
-	CHECK(f && !f(&subscriber, NULL, NULL) && subscriber);
+	f = dlsym(cupti, name);
+	CHECK(f);
+	if (strstr(name, "_v2"))
+		CHECK(!((int (*)(void **, void *, void *, void *))f)(&subscriber, NULL, NULL, NULL) && subscriber);
+	else
+		CHECK(!((int (*)(void **, void *, void *))f)(&subscriber, NULL, NULL) && subscriber);
 }
 
 int main(int argc, char **argv)
@@ -212,7 +215,7 @@ int main(int argc, char **argv)
 	CHECK(launch(&short_kernel, 0, 1, 1, 32, 1, 1, 0, s, NULL, NULL));
 	CHECK(!cuStreamSynchronize(s));
 	if (argc > 2)
-		subscribe();
+		subscribe(argv[2]);
 	c.stream = s;
 	CHECK(!configured(&c, &long_kernel, NULL, NULL));
 	CHECK(!cooperative(&short_kernel, 1, 1, 1, 1024, 1, 1, 0, s, NULL));

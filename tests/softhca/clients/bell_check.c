@@ -117,6 +117,35 @@ static void overtaken(void)
 	close_loop(&l);
 }
 
+/* Writes the whole queue before it rings. */
+static void filling(void *argument)
+{
+	struct loop *l = argument;
+
+	for (uint32_t i = 0; i < 1u << l->q.log; i++)
+		put_number(l, i, true);
+	ring(&l->q);
+	l->bad += wait_for(&l->q, l->q.next - 1) != 0;
+}
+
+/* A kernel's last elements, and another kernel, the first of its kind, that overwrites them at once. */
+static void next_kernel(void)
+{
+	struct standin_kernel first = { stream_of }, next = { filling };
+	struct loop l;
+	struct end e;
+
+	open_end(&e, 0);
+	open_loop(&l, &e, how.log, NULL);
+	bell_for_gpu(&l.q);
+	start_kernel(&e, &first, &l);
+	cuda(cuStreamSynchronize(e.stream), "a kernel");
+	start_kernel(&e, &next, &l);
+	cuda(cuStreamSynchronize(e.stream), "the next kernel");
+	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
+	close_loop(&l);
+}
+
 struct both {
 	struct loop first, second;
 };
@@ -504,6 +533,7 @@ static const struct test tests[] = {
 	{ .name = "killed", .ranks = 1, .run = killed, .dies = 1 },
 	{ .name = "unregistered", .ranks = 1, .run = unregistered },
 	{ .name = "forked", .ranks = 1, .run = forked },
+	{ .name = "next_kernel", .ranks = 1, .run = next_kernel },
 	{ .name = "silent", .ranks = 1, .run = silent },
 	{ .name = "follow", .ranks = 1, .run = follow },
 	{ .name = "many", .ranks = 1, .run = many },
