@@ -151,7 +151,7 @@ void doorbell_kernel_comes(const void *function);
 void doorbell_kernels_gone(void);
 
 /* decode.c: records what lies in the blocks from index `from` to `to` of a queue, of which blocks[i & (n - 1)] is the i-th; now: when they were
- * rung. */
-void decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const uint8_t *blocks, uint32_t from, uint32_t to);
+ * rung. Returns how many are not there: written over, and counted as lost. */
+uint32_t decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const uint8_t *blocks, uint32_t from, uint32_t to);
 
 #endif

@@ -115,17 +115,18 @@ static void record(struct st_thread *t, uint64_t now, const struct st_queue *q, 
                             e->remote_key ? st_hash_key(e->remote_key) : 0, e->immediate, !first, target->id, e->form, rest, n);
 }
 
-void decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const uint8_t *ring, uint32_t from, uint32_t to)
+uint32_t decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const uint8_t *ring, uint32_t from, uint32_t to)
 {
     const struct decoder *d = decoder_of(q);
     struct sum sums[2] = {{0}, {0}}; /* data, control */
+    uint32_t missed = 0;
     bool first = true;
     for (uint32_t i = from; i != to;) {
         uint8_t raw[ELEMENT_MOST];
         struct element e;
         uint32_t n = d->blocks(q, i, ring + (size_t)(i & (q->blocks - 1)) * ELEMENT_BLOCK);
         if (!n || n > to - i) { /* overwritten by a later one, or none: never taken for an element */
-            st_missed(now, 1);
+            missed++;
             i++;
             continue;
         }
@@ -141,8 +142,11 @@ void decode(struct st_thread *t, uint64_t now, const struct st_queue *q, const u
         first = false;
         i += n;
     }
+    if (missed)
+        st_missed(now, missed);
     for (int control = 0; control < 2 && st_mode == ST_SIMPLE; control++)
         if (sums[control].requests)
             st_rec_call(t, now, control ? ST_EV_DOORBELL_CONTROL_CALL : ST_EV_DOORBELL_CALL, q->object, sums[control].first, sums[control].requests, sums[control].bytes,
                         sums[control].peer & 0xffffff, 0);
+    return missed;
 }

@@ -36,6 +36,7 @@ struct bell_queue {
     size_t size;       /* of all this */
     uint32_t threshold;
     uint32_t index;    /* behind the last element that was rung */
+    bool overtaken;    /* some were written over before they were copied: it leaves less free than the threshold, so each doorbell waits for its copies from then on */
     bool late;         /* it was waited for in vain when copied was late_at */
     uint32_t late_at;
     uint32_t rungs_in; /* doorbells in `rungs`, counted from the beginning; whoever has the lock adds */

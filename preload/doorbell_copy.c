@@ -34,10 +34,12 @@ static void take_out(struct bell_queue *o, uint32_t end, bool ok)
     uint64_t skipped = __atomic_exchange_n(&o->skipped, 0, __ATOMIC_RELAXED);
     for (uint32_t i = o->rungs_out; i != end; i++) {
         const struct rung *r = &o->rungs[i & (o->q.blocks - 1)];
-        if (t && ok)
-            decode(t, r->at, &o->q, o->blocks, r->from, r->to);
-        else if (t)
+        if (t && ok) {
+            if (decode(t, r->at, &o->q, o->blocks, r->from, r->to))
+                BELL_SET(o->overtaken, true);
+        } else if (t) {
             st_missed(r->at, r->to - r->from);
+        }
         BELL_SET(o->rungs_out, i + 1);
     }
     if (t && skipped)

@@ -115,7 +115,7 @@ static void advance(struct bell_page *w, struct bell_queue *o, unsigned area, ui
         ring(w, area, value);
         return;
     }
-    bool before = !o->context || (wait && n > o->threshold); /* to be read before it is passed on; for the host's memory that takes no time */
+    bool before = !o->context || (wait && (n > o->threshold || BELL_GET(o->overtaken))); /* to be read before it is passed on; for the host's memory that takes no time */
     if (wait && o->context && outstanding(o) + n > o->threshold)
         bell_wait(o);
     if (!before)

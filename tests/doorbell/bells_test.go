@@ -71,6 +71,15 @@ func TestNoneLost(t *testing.T) {
 	}
 }
 
+// A program that keeps its queue full, and a driver that copies late, lose what was passed on before it was read: once. From then on the queue's elements are read first.
+func TestFullQueueLosesOnce(t *testing.T) {
+	_, info, want := bells(t, "simple", "refill", "10,8,60,0", recording{env: []string{"STANDIN_TO_HOST=2000"}})
+	accounted(t, info, want["write"].Count, false)
+	if lost := info.Lost.Events; lost == 0 || lost > 60 {
+		t.Errorf("%d of %d lost", lost, want["write"].Count)
+	}
+}
+
 // A kernel that is launched for the first time comes when the elements were read that were rung for by then: it may write over them at once, and drivers load it first, and copy
 // nothing meanwhile.
 func TestNewKernelComesAfterWhatWasRung(t *testing.T) {

@@ -128,6 +128,33 @@ static void filling(void *argument)
 	l->bad += wait_for(&l->q, l->q.next - 1) != 0;
 }
 
+/* A part of the queue, and as soon as that has completed all of it, again and again. */
+static void refilling(void *argument)
+{
+	struct loop *l = argument;
+
+	for (uint32_t round = 0; round < l->total; round++) {
+		for (uint32_t i = 0; i < how.batch; i++)
+			put_number(l, i, true);
+		ring(&l->q);
+		l->bad += wait_for(&l->q, l->q.next - 1) != 0;
+		filling(l);
+	}
+}
+
+static void refill(void)
+{
+	struct loop l;
+	struct end e;
+
+	open_end(&e, 0);
+	open_loop(&l, &e, how.log, NULL);
+	bell_for_gpu(&l.q);
+	launch(&e, refilling, &l);
+	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
+	close_loop(&l);
+}
+
 /* A kernel's last elements, and another kernel, the first of its kind, that overwrites them at once. */
 static void next_kernel(void)
 {
@@ -533,6 +560,7 @@ static const struct test tests[] = {
 	{ .name = "killed", .ranks = 1, .run = killed, .dies = 1 },
 	{ .name = "unregistered", .ranks = 1, .run = unregistered },
 	{ .name = "forked", .ranks = 1, .run = forked },
+	{ .name = "refill", .ranks = 1, .run = refill },
 	{ .name = "next_kernel", .ranks = 1, .run = next_kernel },
 	{ .name = "silent", .ranks = 1, .run = silent },
 	{ .name = "follow", .ranks = 1, .run = follow },
