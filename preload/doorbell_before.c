@@ -89,7 +89,7 @@ void doorbell_kernel_comes(const void *function)
 {
     enum { MOST_MS = 10, PAUSES = 200, ROUNDS = 4 };
     const struct timespec while_ = {0, 20000};
-    if (!BELL_GET(bell_used) || !is_new(function) || !bell_mine())
+    if (!BELL_GET(bell_used) || !function || !is_new(function) || !bell_mine())
         return;
     int saved = errno, cancel = st_uncancelled();
     uint64_t until = bell_milliseconds() + MOST_MS;
