@@ -39,7 +39,7 @@ static uint64_t looked; /* ticks of the last reading of its clock */
 
 static __thread bool changes; /* the thread has `starting` */
 
-/* Not for ever: who has it may wait for the loader, as for a constructor that calls, or may be none, in a forked child. */
+/* Not for ever: who has it may wait for the loader, which has the caller wait if that is a constructor; or it is a thread that a forked child does not have. */
 static bool take(void)
 {
     enum { LONGEST = 20000 };
@@ -272,11 +272,11 @@ static const char *try_start(uint32_t *version)
 void cupti_start(void)
 {
     uint32_t version;
-    if (changes || !take())
+    if (changes || (__atomic_load_n(&tried, __ATOMIC_ACQUIRE) && starter != getpid()) || !take())
         return;
     if (!tried) {
-        tried = true;
         starter = getpid();
+        __atomic_store_n(&tried, true, __ATOMIC_RELEASE);
         const char *reason = try_start(&version);
         if (reason) {
             note(ST_GPU_TOPIC_NO_TIMES, version, reason);

@@ -286,8 +286,9 @@ func TestNoKernelTimes(t *testing.T) {
 }
 
 // A program becomes a client of CUPTI while its threads launch, or as they begin to: CUPTI is its own from then on, with its own buffers alone, and each kernel is told to one of both.
+// A child that is forked meanwhile launches what it can without waiting for a thread that it does not have.
 func TestClientOfCUPTIWhileThreadsLaunch(t *testing.T) {
-	for _, way := range []string{"cuptiSubscribe", "cuptiSubscribe_v2", "cuptiActivityRegisterCallbacks"} {
+	for _, way := range []string{"cuptiSubscribe", "cuptiSubscribe_v2", "cuptiActivityRegisterCallbacks", "fork"} {
 		for _, launched := range []string{"0", "3000"} {
 			t.Run(way+"/"+launched, func(t *testing.T) {
 				dir := filepath.Join(t.TempDir(), "run")

@@ -1,7 +1,7 @@
 /*
  * Becomes a client of CUPTI while its threads launch kernels, and holds that CUPTI is its own from then on.
  *
- * busy WAY LAUNCHES    WAY: cuptiSubscribe, cuptiSubscribe_v2, cuptiActivityRegisterCallbacks; when so many kernels have been launched, or, if 0, when the first may be about to be
+ * busy WAY LAUNCHES    WAY: fork (and a child that launches), cuptiSubscribe, cuptiSubscribe_v2, cuptiActivityRegisterCallbacks; when so many kernels have been launched, or, if 0, when the first may be about to be
  *
  * Prints: kernels ALL OWN, of which it was told itself; last: ok.
  */
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { THREADS = 2, BUFFER = 64 << 10, BUFFERS = 64, CONCURRENT_KERNEL = 10, AFTERWARDS = 2000 };
@@ -78,6 +79,22 @@ static void *launches(void *context)
 	return NULL;
 }
 
+/* Launches at once, whatever comes of it. */
+static void child(void)
+{
+	static struct standin_kernel k = { nothing };
+	const pid_t pid = fork();
+	int status;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		alarm(1);
+		cuLaunchKernel(&k, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+}
+
 static void find(void)
 {
 	void *lib = dlopen("libcupti.so.13", RTLD_NOW);
@@ -108,6 +125,8 @@ int main(int argc, char **argv)
 		usleep(100000);
 	while (launched < (unsigned)atoi(argv[2]))
 		usleep(100);
+	if (!strcmp(argv[1], "fork"))
+		child();
 	if (!strcmp(argv[1], "cuptiSubscribe"))
 		CHECK(!cupti.cuptiSubscribe(&subscriber, (void *)nothing, NULL));
 	else if (!strcmp(argv[1], "cuptiSubscribe_v2"))
