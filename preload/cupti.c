@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -33,6 +34,34 @@ static _Atomic int running, foreign; /* foreign: the program is a client of CUPT
 static void *subscriber;
 static _Atomic uint64_t latest, untold; /* latest: number of a call */
 static uint64_t looked; /* ticks of the last reading of its clock */
+
+/* ---- one at a time -------------------------------------------------------------------------------------------------------------------------- */
+
+static __thread bool changes; /* the thread has `starting` */
+
+/* Not for ever: who has it may wait for the loader, which has the caller wait if that is a constructor; or it is a thread that a forked child does not have. */
+static bool take(void)
+{
+    enum { LONGEST = 20000 };
+    const struct timespec while_ = {0, 100000};
+    int saved = errno, cancel = st_uncancelled();
+    for (unsigned i = 0; i < LONGEST && !changes; i++) {
+        if (!pthread_mutex_trylock(&starting)) {
+            changes = true;
+            break;
+        }
+        nanosleep(&while_, NULL);
+    }
+    st_cancelled(cancel);
+    errno = saved;
+    return changes;
+}
+
+static void give(void)
+{
+    changes = false;
+    pthread_mutex_unlock(&starting);
+}
 
 /* ---- its clock ------------------------------------------------------------------------------------------------------------------------------ */
 
@@ -146,6 +175,7 @@ static void end(void)
     read_clock();
     cupti.cuptiActivityFlushAll(CUPTI_FLUSH_FORCED);
     cupti.cuptiActivityDisable(CUPTI_CONCURRENT_KERNEL);
+    cupti.cuptiActivityFlushAll(CUPTI_FLUSH_FORCED); /* kernels that ended meanwhile: another client would get the buffer that they are in */
     cupti.cuptiUnsubscribe(subscriber);
     uint64_t lost = __atomic_load_n(&untold, __ATOMIC_RELAXED);
     if (lost)
@@ -242,10 +272,11 @@ static const char *try_start(uint32_t *version)
 void cupti_start(void)
 {
     uint32_t version;
-    pthread_mutex_lock(&starting);
+    if (changes || (__atomic_load_n(&tried, __ATOMIC_ACQUIRE) && starter != getpid()) || !take())
+        return;
     if (!tried) {
-        tried = true;
         starter = getpid();
+        __atomic_store_n(&tried, true, __ATOMIC_RELEASE);
         const char *reason = try_start(&version);
         if (reason) {
             note(ST_GPU_TOPIC_NO_TIMES, version, reason);
@@ -255,7 +286,7 @@ void cupti_start(void)
             __atomic_store_n(&running, 1, __ATOMIC_RELEASE);
         }
     }
-    pthread_mutex_unlock(&starting);
+    give();
 }
 
 void cupti_enter(void) { told = 0; }
@@ -280,13 +311,19 @@ bool cupti_numbers(void *context, void *stream, uint32_t *of_context, uint32_t *
 
 /* ---- other clients ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* A client that comes would get our buffers, and we its: ours goes first. */
+/* A client that comes would get our buffers, and we its: ours goes first, and is not begun meanwhile. */
 static void make_room(void)
 {
-    if (!__atomic_exchange_n(&foreign, 1, __ATOMIC_ACQ_REL) && __atomic_load_n(&running, __ATOMIC_ACQUIRE)) {
+    if (changes) /* CUPTI itself */
+        return;
+    __atomic_store_n(&foreign, 1, __ATOMIC_RELEASE);
+    bool taken = take();
+    if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) && starter == getpid()) {
         note(ST_GPU_TOPIC_TIMES_ENDED, 0, "the program uses CUPTI itself from here on");
         end();
     }
+    if (taken)
+        give();
 }
 
 static struct {

@@ -83,17 +83,17 @@ void bell_give(void)
     st_signalled(&signals);
 }
 
-bool bell_try(void)
+bool bell_try(unsigned times)
 {
     sigset_t signals = st_unsignalled();
     __atomic_fetch_add(&wanted, 1, __ATOMIC_ACQ_REL);
-    for (unsigned i = 0; i < 1000; i++) {
+    for (unsigned i = 0; i < times; i++) {
         if (!pthread_mutex_trylock(&mu)) {
             signals_were = signals;
             bell_careful = true;
             return true;
         }
-        if (i < 900)
+        if (i < BELL_SPINS)
             st_pause();
         else
             sched_yield();

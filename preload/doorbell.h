@@ -77,7 +77,9 @@ extern struct st_doorbells bell_profile;
 /* doorbell.c */
 void bell_take(void);
 void bell_give(void);
-bool bell_try(void);
+/* Takes it if it can be had in so many looks, of which the first ones, BELL_SPINS, leave the processor to nobody. */
+enum { BELL_SPINS = 900 };
+bool bell_try(unsigned times);
 extern bool bell_careful; /* with the lock: the program's memory may have been unmapped since it was rung for */
 bool bell_mine(void); /* whether this process's threads watch, and not those of one that it was forked from */
 bool bell_thread(void *(*run)(void *));

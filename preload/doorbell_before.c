@@ -3,8 +3,7 @@
 #include "doorbell.h"
 
 #include <errno.h>
-#include <sched.h>
-#include <string.h>
+#include <time.h>
 
 /* ---- memory that goes ---------------------------------------------------------------------------------------------------------------------------- */
 
@@ -56,45 +55,58 @@ void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Functions that have been launched, each in the place that its handle leads to: of two with one place each is new again after the other. */
-enum { FUNCTIONS = 4096 };
+/* Functions that have been launched, each in one of the places from that which its handle leads to; of one that found none free, another's place. */
+enum { FUNCTIONS = 4096, PROBES = 16 };
 static const void *launched[FUNCTIONS];
 
 static bool is_new(const void *function)
 {
-    const void **place = &launched[((uintptr_t)function * 0x9e3779b97f4a7c15ull) >> 52];
-    return __atomic_load_n(place, __ATOMIC_RELAXED) != function && __atomic_exchange_n(place, function, __ATOMIC_RELAXED) != function;
+    unsigned at = ((uintptr_t)function * 0x9e3779b97f4a7c15ull) >> 52;
+    for (unsigned i = 0; i < PROBES; i++) {
+        const void **place = &launched[(at + i) % FUNCTIONS], *there = __atomic_load_n(place, __ATOMIC_RELAXED);
+        if (!there && __atomic_compare_exchange_n(place, &there, function, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return true;
+        if (there == function)
+            return false;
+    }
+    return __atomic_exchange_n(&launched[at], function, __ATOMIC_RELAXED) != function;
 }
 
-/* Whether what was rung for when it was marked has not been read yet. */
+/* Whether what was rung for when it was marked has not been read yet. With the lock. */
 static bool behind(bool mark)
 {
     bool any = false;
-    bell_take();
     for (unsigned i = 0; i < bell_used; i++)
         for (struct bell_queue *o = bell_pages[i].reg ? bell_pages[i].queues : NULL; o; o = o->next) {
             if (mark)
                 o->marked = o->rungs_in;
             any = any || (o->context && (int32_t)(BELL_GET(o->rungs_out) - o->marked) < 0);
         }
-    bell_give();
     return any;
 }
 
 void doorbell_kernel_comes(const void *function)
 {
-    enum { MOST_MS = 10, PAUSES = 200 };
-    if (!BELL_GET(bell_used) || !is_new(function) || !bell_mine())
+    enum { MOST_MS = 10, PAUSES = 200, ROUNDS = 4 };
+    const struct timespec while_ = {0, 20000};
+    if (!BELL_GET(bell_used) || !function || !is_new(function) || !bell_mine())
         return;
     int saved = errno, cancel = st_uncancelled();
-    if (behind(true)) {
-        uint64_t until = bell_milliseconds() + MOST_MS;
-        do {
-            copier_wake();
-            for (unsigned i = 0; i < PAUSES; i++)
-                st_pause();
-            sched_yield();
-        } while (behind(false) && bell_milliseconds() < until);
+    uint64_t until = bell_milliseconds() + MOST_MS;
+    bool any = true, marked = false;
+    for (unsigned round = 0;; round++) {
+        if (bell_try(BELL_SPINS)) { /* else a doorbell that waits for copies has it, for longer than a launch is to wait */
+            any = behind(!marked);
+            marked = true;
+            bell_give();
+        }
+        if (!any || bell_milliseconds() >= until)
+            break;
+        copier_wake();
+        for (unsigned i = 0; i < PAUSES; i++)
+            st_pause();
+        if (round >= ROUNDS) /* not sched_yield(), which takes as long as others want where processors are few */
+            nanosleep(&while_, NULL);
     }
     st_cancelled(cancel);
     errno = saved;

@@ -86,7 +86,7 @@ static bool answer(struct bell_page *w)
         if (o->record[7])
             o->record[7] = w->driver->wait(context, o->record_stream);
     }
-    if (!bell_try())
+    if (!bell_try(BELL_SPINS + 100))
         return true; /* somebody has the lock who may wait for us */
     for (struct bell_queue *o = w->queues; o; o = o->next)
         if (o->record[7])

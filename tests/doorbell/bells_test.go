@@ -90,6 +90,19 @@ func TestNewKernelComesAfterWhatWasRung(t *testing.T) {
 	accounted(t, info, want["write"].Count, true)
 }
 
+// And no later than that: a launch does not wait for a driver that takes its time, as a doorbell does, nor does that of a kernel that was launched before, whatever else was.
+func TestLaunchesWaitForLittle(t *testing.T) {
+	out, _, _ := bells(t, "simple", "launches", "900,9,1,512", recording{env: []string{"STANDIN_TO_HOST=1500000"}})
+	var first, again int
+	_, said, _ := strings.Cut(out, "new ")
+	if _, err := fmt.Sscanf(said, "%d again %d", &first, &again); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if first > 1000000 || again > 1000000 {
+		t.Errorf("launching a new kernel took %d us, known ones %d us", first, again)
+	}
+}
+
 // A ring that goes round over elements that were rung for and not copied yet: a driver that takes its time. None is taken for another.
 func TestIndexOvertake(t *testing.T) {
 	_, info, want := bells(t, "full", "stream", "5000,9,1,512", recording{set: []string{"doorbell.batch_threshold=512"}, env: []string{"STANDIN_TO_HOST=30000"}})

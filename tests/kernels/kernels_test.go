@@ -5,6 +5,7 @@ package kernels
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -281,6 +282,43 @@ func TestNoKernelTimes(t *testing.T) {
 				t.Errorf("not seen: %+v", r.info.Blind)
 			}
 		})
+	}
+}
+
+// A program becomes a client of CUPTI while its threads launch, or as they begin to: CUPTI is its own from then on, with its own buffers alone, and each kernel is told to one of both.
+// A child that is forked meanwhile launches what it can without waiting for a thread that it does not have.
+func TestClientOfCUPTIWhileThreadsLaunch(t *testing.T) {
+	for _, way := range []string{"cuptiSubscribe", "cuptiSubscribe_v2", "cuptiActivityRegisterCallbacks", "fork"} {
+		for _, launched := range []string{"0", "3000"} {
+			t.Run(way+"/"+launched, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "run")
+				cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "launch", "-p", "simple", "--set", "providers=cuda", "--set", "gpu.kernels=times", "-o", dir, "--",
+					needs.Built(t, "kernels/busy"), way, launched)
+				cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(needs.Built(t, "standin/libcuda.so.1"))+":"+filepath.Dir(needs.Built(t, "standin/cupti/libcupti.so.13")))
+				if launched == "0" {
+					cmd.Env = append(cmd.Env, "STANDIN_CUPTI_SLOW=300000")
+				}
+				out, err := cmd.Output()
+				if err != nil || !strings.HasSuffix(string(out), "ok\n") {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				var all, own uint64
+				if _, err := fmt.Sscanf(string(out), "kernels %d %d", &all, &own); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				text, err := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "info", "--json", dir).Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var info merge.Info
+				if err := json.Unmarshal(text, &info); err != nil {
+					t.Fatal(err)
+				}
+				if g := info.GPUs; g == nil || uint64(g.Launches) != all || uint64(g.Kernels)+own > all || launched != "0" && g.Kernels == 0 {
+					t.Errorf("%d launched, %d told to the program: %+v", all, own, g)
+				}
+			})
+		}
 	}
 }
 

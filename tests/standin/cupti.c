@@ -2,7 +2,8 @@
  * A stand-in for CUPTI, NVIDIA's library for tools, for the stand-in driver: kernels' times, and numbers of the calls that launched them. Its clock is none of the
  * system's: it runs 40 ppm too fast, from a time of its own.
  *
- * STANDIN_CUPTI_VERSION is the version it claims (130000), STANDIN_CUPTI_BUSY=1 has somebody subscribed already, STANDIN_CUPTI_FIRST is the number of its first call.
+ * STANDIN_CUPTI_VERSION is the version it claims (130000), STANDIN_CUPTI_BUSY=1 has somebody subscribed already, STANDIN_CUPTI_FIRST is the number of its first call,
+ * STANDIN_CUPTI_SLOW the microseconds that subscribing takes.
  */
 #include "cuda.h"
 
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, ERROR_INVALID = 1, ERROR_NO_MORE = 12, ERROR_MULTIPLE = 39 };
 enum { CONCURRENT_KERNEL = 10, KINDS = 64, DRIVER_API = 1, FUNCTIONS = 1024, ENTER = 0, EXIT = 1 };
@@ -89,9 +91,13 @@ int cuptiGetVersion(uint32_t *version)
 
 int cuptiSubscribe(void **subscriber, call_fn call, void *user)
 {
+	const char *slow = getenv("STANDIN_CUPTI_SLOW");
+
 	if (subscribed.call || getenv("STANDIN_CUPTI_BUSY"))
 		return ERROR_MULTIPLE;
 	subscribed = (struct subscriber){ .call = call, .user = user };
+	if (slow)
+		usleep((useconds_t)atoi(slow));
 	*subscriber = &subscribed;
 	return SUCCESS;
 }

@@ -173,6 +173,67 @@ static void next_kernel(void)
 	close_loop(&l);
 }
 
+static uint64_t microseconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void nothing(void *argument)
+{
+	(void)argument;
+}
+
+static uint64_t launch_on(CUstream s, struct standin_kernel *k)
+{
+	const uint64_t begin = microseconds();
+
+	cuda(cuLaunchKernel(k, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL), "cuLaunchKernel");
+	return microseconds() - begin;
+}
+
+/* A new kernel, and others that were launched before, while another rings, whose doorbells wait for copies. Says how long launches took: of that, and in all of these. */
+static void launches(void)
+{
+	enum { KNOWN = 1000 };
+	static _Atomic uint32_t progress;
+	struct standin_kernel first = { stream_of }, *known[KNOWN], new = { nothing };
+	uint64_t again = 0, took;
+	struct loop l;
+	CUstream s;
+	struct end e;
+
+	open_end(&e, 0);
+	open_loop(&l, &e, how.log, NULL);
+	l.progress = &progress;
+	bell_for_gpu(&l.q);
+	cuda(cuStreamCreate(&s, 1), "cuStreamCreate");
+	for (uint32_t i = 0, more = 1; i < KNOWN; i++, more = more * 1103515245 + 12345) {
+		known[i] = malloc(sizeof *known[i] + more % 4000); /* as far from each other as a driver's */
+		CHECK(known[i], "no memory");
+		known[i]->run = nothing;
+		launch_on(s, known[i]);
+	}
+	start_kernel(&e, &first, &l);
+	while (!atomic_load(&progress))
+		usleep(100);
+	usleep(20000);
+	took = launch_on(s, &new);
+	usleep(50000);
+	for (int i = 0; i < KNOWN; i++)
+		again += launch_on(s, known[i]);
+	printf("new %lu again %lu\n", (unsigned long)took, (unsigned long)again);
+	fflush(stdout);
+	cuda(cuStreamSynchronize(s), "new kernels");
+	cuda(cuStreamSynchronize(e.stream), "the kernel that rings");
+	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
+	for (int i = 0; i < KNOWN; i++)
+		free(known[i]);
+	close_loop(&l);
+}
+
 struct both {
 	struct loop first, second;
 };
@@ -562,6 +623,7 @@ static const struct test tests[] = {
 	{ .name = "forked", .ranks = 1, .run = forked },
 	{ .name = "refill", .ranks = 1, .run = refill },
 	{ .name = "next_kernel", .ranks = 1, .run = next_kernel },
+	{ .name = "launches", .ranks = 1, .run = launches },
 	{ .name = "silent", .ranks = 1, .run = silent },
 	{ .name = "follow", .ranks = 1, .run = follow },
 	{ .name = "many", .ranks = 1, .run = many },
