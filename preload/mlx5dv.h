@@ -22,6 +22,7 @@
     X(mlx5dv_devx_obj_create, "MLX5_1.7")      \
     X(mlx5dv_devx_obj_modify, "MLX5_1.7")      \
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")     \
+    X(mlx5dv_devx_qp_modify, "MLX5_1.8")       \
     X(mlx5dv_devx_alloc_uar, "MLX5_1.7")       \
     X(mlx5dv_devx_free_uar, "MLX5_1.7")        \
     X(mlx5dv_devx_umem_reg, "MLX5_1.7")        \

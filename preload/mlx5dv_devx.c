@@ -276,23 +276,39 @@ static int change(unsigned command, const uint8_t *qpc, struct ibv_qp_attr *a)
     return IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | (a->dest_qp_num ? IBV_QP_DEST_QPN : 0);
 }
 
+/* Records what a command has done to a queue pair. false: it was not to be followed, or has changed nothing. */
+static bool changed(struct st_object *o, const void *in, size_t inlen)
+{
+    struct ibv_qp_attr a;
+    unsigned command = inlen >= 2 ? get16(in) : 0;
+    int ends = command == TO_ERROR_QP || command == TO_RESET_QP; /* whose mailbox has no context */
+    int mask = o->id && (ends || inlen >= QPC_END) ? change(command, (const uint8_t *)in + MAILBOX_QPC, &a) : 0;
+    if (mask)
+        st_verbs.change(o, &a, (unsigned)mask);
+    return mask;
+}
+
 ST_EXPORT int mlx5dv_devx_obj_modify(struct mlx5dv_devx_obj *obj, const void *in, size_t inlen, void *out, size_t outlen)
 {
     if (!MLX5(mlx5dv_devx_obj_modify))
         return ENOSYS;
     struct st_thread *t = enter_verbs();
     int rc = mlx5dv_real.mlx5dv_devx_obj_modify(obj, in, inlen, out, outlen);
-    if (t) {
-        struct st_object *o = st_find(ST_KIND_QP, (uintptr_t)obj);
-        struct ibv_qp_attr a;
-        unsigned command = inlen >= 2 ? get16(in) : 0;
-        int ends = command == TO_ERROR_QP || command == TO_RESET_QP; /* whose mailbox has no context */
-        int mask = rc == 0 && o->id && (ends || inlen >= QPC_END) ? change(command, (const uint8_t *)in + MAILBOX_QPC, &a) : 0;
-        if (mask)
-            st_verbs.change(o, &a, (unsigned)mask);
-        if (mask && command == TO_RESET_QP)
-            st_queue_reset(obj);
-    }
+    if (t && rc == 0 && changed(st_find(ST_KIND_QP, (uintptr_t)obj), in, inlen) && get16(in) == TO_RESET_QP)
+        st_queue_reset(obj);
+    leave_verbs(t);
+    return rc;
+}
+
+/* The same of a queue pair that verbs have made, as UCX connects its own. */
+ST_EXPORT int mlx5dv_devx_qp_modify(struct ibv_qp *qp, const void *in, size_t inlen, void *out, size_t outlen)
+{
+    if (!MLX5(mlx5dv_devx_qp_modify))
+        return ENOSYS;
+    struct st_thread *t = enter_verbs();
+    int rc = mlx5dv_real.mlx5dv_devx_qp_modify(qp, in, inlen, out, outlen);
+    if (t && rc == 0)
+        changed(st_verbs.queue_pair(qp), in, inlen);
     leave_verbs(t);
     return rc;
 }

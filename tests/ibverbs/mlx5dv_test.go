@@ -85,20 +85,28 @@ func (r *rig) checkQueues(want map[string]uint64, gpu bool) {
 	equal("its ring", ring[0], map[string]any{"queue": cq["object"], "number": want["cqn"], "memory": umems[0]["object"], "offset": uint64(8192), "entries": uint64(128), "entry_bytes": uint64(64),
 		"record_memory": umems[1]["object"], "record_offset": uint64(64), "uar": uar["object"]})
 	qps := rec.defs["verbs_qp"]
-	if len(qps) != 2 {
+	if len(qps) != 3 {
 		t.Fatalf("queue pairs: %v", qps)
 	}
 	equal("queue pair", qps[0], map[string]any{"device": device, "qpn": want["qpn"], "type": uint64(2), "send_cq": cq["object"], "recv_cq": uint64(0), "send_entries": uint64(32), "recv_entries": uint64(0)})
 	equal("its ring", ring[1], map[string]any{"queue": qps[0]["object"], "number": want["qpn"], "memory": umems[0]["object"], "offset": uint64(4096), "entries": uint64(32), "entry_bytes": uint64(64),
 		"record_memory": umems[1]["object"], "record_offset": uint64(128), "uar": uar["object"]})
 	equal("of mlx5dv_create_qp", qps[1], map[string]any{"device": device, "qpn": want["dct"]})
-	equal("its state", rec1(t, rec, "verbs_qp_modify"), map[string]any{"queue_pair": qps[0]["object"], "state": uint64(1), "port": uint64(1)})
+	states := rec.defs["verbs_qp_modify"]
+	if len(states) != 4 {
+		t.Fatalf("changes of state: %v", states)
+	}
+	equal("its state", states[0], map[string]any{"queue_pair": qps[0]["object"], "state": uint64(1), "port": uint64(1)})
+	equal("of verbs", qps[2], map[string]any{"device": device, "qpn": want["connected"]})
+	for i, peer := range []uint64{0, want["qpn"], 0} { // to init, to receiving, to sending
+		equal("its state", states[i+1], map[string]any{"queue_pair": qps[2]["object"], "state": uint64(i + 1), "dest_qpn": peer})
+	}
 	equal("what is not seen", rec1(t, rec, "verbs_blind"), map[string]any{"queue_pair": qps[0]["object"]})
 	var ended []any
 	for _, e := range rec.defs["object_end"] {
 		ended = append(ended, e["object"])
 	}
-	for _, o := range []any{uar["object"], umems[0]["object"], umems[1]["object"], cq["object"], qps[0]["object"], qps[1]["object"]} {
+	for _, o := range []any{uar["object"], umems[0]["object"], umems[1]["object"], cq["object"], qps[0]["object"], qps[1]["object"], qps[2]["object"]} {
 		if !slices.Contains(ended, o) {
 			t.Errorf("object %v has not ended: %v", o, ended)
 		}
@@ -140,7 +148,7 @@ func TestLinkedVersions(t *testing.T) {
 			}
 		}
 	}
-	if given != 10 || asked["mlx5dv_is_supported"] != "MLX5_1.8" { // which is not hooked
+	if given != 11 || asked["mlx5dv_is_supported"] != "MLX5_1.8" { // which is not hooked
 		t.Errorf("%d of %v are ours", given, asked)
 	}
 }

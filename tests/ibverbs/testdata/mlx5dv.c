@@ -18,6 +18,7 @@
     X(mlx5dv_devx_obj_create, "MLX5_1.7")   \
     X(mlx5dv_devx_obj_modify, "MLX5_1.7")   \
     X(mlx5dv_devx_obj_destroy, "MLX5_1.7")  \
+    X(mlx5dv_devx_qp_modify, "MLX5_1.8")    \
     X(mlx5dv_devx_umem_reg, "MLX5_1.7")     \
     X(mlx5dv_devx_umem_reg_ex, "MLX5_1.19") \
     X(mlx5dv_devx_umem_dereg, "MLX5_1.7")
@@ -166,11 +167,12 @@ int main(int argc, char **argv)
     in[0x10c] = 0x80;
     struct mlx5dv_devx_obj *qp = call.mlx5dv_devx_obj_create(c, in, sizeof in, out, sizeof out);
     CHECK(qp);
-    printf("cqn %u\nqpn %u\n", cqn, number(out));
+    uint32_t number_of_qp = number(out);
+    printf("cqn %u\nqpn %u\n", cqn, number_of_qp);
 
     memset(in, 0, sizeof in);
     in[0] = 0x05, in[1] = 0x02;
-    put24(in + 9, number(out));
+    put24(in + 9, number_of_qp);
     in[QPC + 0x18 + 0x25] = 1;
     CHECK(!call.mlx5dv_devx_obj_modify(qp, in, sizeof in, out, sizeof out));
 
@@ -183,7 +185,22 @@ int main(int argc, char **argv)
     CHECK(dct);
     printf("dct %u\n", dct->qp_num);
 
-    CHECK(!ibv_destroy_qp(dct) && !call.mlx5dv_devx_obj_destroy(qp) && !call.mlx5dv_devx_obj_destroy(cq));
+    /* one that verbs make and DEVX commands connect */
+    struct ibv_qp_init_attr rc = {.qp_type = IBV_QPT_RC, .send_cq = dct_cq, .recv_cq = dct_cq, .cap = {16, 16, 1, 1, 0}};
+    struct ibv_qp *connected = ibv_create_qp(pd, &rc);
+    CHECK(connected);
+    for (unsigned command = 2; command <= 4; command++) {
+        memset(in, 0, sizeof in);
+        in[0] = 0x05, in[1] = (uint8_t)command;
+        put24(in + 9, connected->qp_num);
+        in[QPC + 0x18 + 0x25] = 1;
+        if (command == 3)
+            put24(in + QPC + 0x15, number_of_qp);
+        CHECK(!call.mlx5dv_devx_qp_modify(connected, in, sizeof in, out, sizeof out));
+    }
+    printf("connected %u\n", connected->qp_num);
+
+    CHECK(!ibv_destroy_qp(connected) && !ibv_destroy_qp(dct) && !call.mlx5dv_devx_obj_destroy(qp) && !call.mlx5dv_devx_obj_destroy(cq));
     CHECK(!call.mlx5dv_devx_umem_dereg(rings) && !call.mlx5dv_devx_umem_dereg(records));
     call.mlx5dv_devx_free_uar(uar);
     CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(dct_cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(c));
