@@ -4,5 +4,5 @@
 . "$(dirname "$0")/../lib.sh"
 check vet scripts/go.sh vet -tags full ./tests/doorbell
 set -o pipefail
-scripts/go.sh test -count=1 -timeout 28m -tags full -run '^TestFull' -json ./tests/doorbell | "$B/tests/runner" gotest || failed=1
+scripts/go.sh test -count=1 -timeout 28m -tags full -run '^TestFullCounts$' -json ./tests/doorbell | "$B/tests/runner" gotest || failed=1
 finish
