@@ -11,7 +11,6 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ static struct {
 
 enum { BUFFERS = 16, BUFFER = 256 << 10, BRACKETS = 9 };
 
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static int starting; /* 1: a thread has it */
 static bool tried;
 static pid_t starter; /* a forked child has no CUPTI, and nothing of its parent's to tell */
 static _Atomic int running, foreign; /* foreign: the program is a client of CUPTI itself */
@@ -46,7 +45,8 @@ static bool take(void)
     const struct timespec while_ = {0, 100000};
     int saved = errno, cancel = st_uncancelled();
     for (unsigned i = 0; i < LONGEST && !changes; i++) {
-        if (!pthread_mutex_trylock(&starting)) {
+        int free = 0;
+        if (__atomic_compare_exchange_n(&starting, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
             changes = true;
             break;
         }
@@ -60,7 +60,7 @@ static bool take(void)
 static void give(void)
 {
     changes = false;
-    pthread_mutex_unlock(&starting);
+    __atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
 /* ---- its clock ------------------------------------------------------------------------------------------------------------------------------ */
