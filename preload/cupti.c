@@ -124,10 +124,11 @@ static void walk(struct st_thread *t, uint8_t *buffer, size_t valid)
 
 static uint8_t *buffers;
 static uint32_t free_buffers; /* a bit for each */
+static bool closed;           /* there are none any more */
 
 static void requested(uint8_t **buffer, size_t *size, size_t *records)
 {
-    uint32_t free = __atomic_load_n(&free_buffers, __ATOMIC_ACQUIRE);
+    uint32_t free = __atomic_load_n(&closed, __ATOMIC_ACQUIRE) ? 0 : __atomic_load_n(&free_buffers, __ATOMIC_ACQUIRE);
     *buffer = NULL;
     *size = *records = 0;
     while (free) {
@@ -175,6 +176,7 @@ static void end(void)
     read_clock();
     cupti.cuptiActivityFlushAll(CUPTI_FLUSH_FORCED);
     cupti.cuptiActivityDisable(CUPTI_CONCURRENT_KERNEL);
+    __atomic_store_n(&closed, true, __ATOMIC_RELEASE);
     cupti.cuptiActivityFlushAll(CUPTI_FLUSH_FORCED); /* kernels that ended meanwhile: another client would get the buffer that they are in */
     cupti.cuptiUnsubscribe(subscriber);
     uint64_t lost = __atomic_load_n(&untold, __ATOMIC_RELAXED);
