@@ -438,14 +438,11 @@ static bool interpose(const struct devmem *driver, void *p, size_t size, const s
     return true;
 }
 
-/* HIP and HSA are one. */
-static bool same(const struct devmem *a, const struct devmem *b) { return a->size_at == b->size_at; }
-
 /* Why a page is left as it is, though everything for it would be there; NULL: it is not. */
 static const char *left_alone(const struct devmem *driver, const struct bell_page *home, const struct st_queue *q, unsigned n)
 {
     if (home) /* of another register of the page */
-        return same(home->driver, driver) ? NULL : "another driver has a register of its page: it rings at the device";
+        return bell_same(home->driver, driver) ? NULL : "another driver has a register of its page: it rings at the device";
     if (n > 1) /* a later doorbell of one would overwrite one of another that was not seen yet */
         return "its page of doorbells is shared by several queues: they ring at the device";
     return n && !q->ring ? "its ring is not known: it rings at the device" : NULL;
@@ -463,7 +460,7 @@ bool doorbell_interpose(const struct devmem *driver, void *p, size_t size, uint6
     if (!bell_set_up())
         return false;
     struct bell_page *home = NULL;
-    while (bell_mine() && (home = page_by_number(page.number)) && same(home->driver, driver) && !page_alive(home))
+    while (bell_mine() && (home = page_by_number(page.number)) && bell_same(home->driver, driver) && !page_alive(home))
         release(home, false); /* it went with its context */
     struct st_thread *t = st_enter(ST_LAYER_DOORBELL);
     unsigned n = st_queues_of(page.number, q, NAMED);

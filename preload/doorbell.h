@@ -84,6 +84,8 @@ extern bool bell_careful; /* with the lock: the program's memory may have been u
 bool bell_mine(void); /* whether this process's threads watch, and not those of one that it was forked from */
 bool bell_thread(void *(*run)(void *));
 bool bell_place(const char *name);
+/* HIP and HSA are one. */
+static inline bool bell_same(const struct devmem *a, const struct devmem *b) { return a->size_at == b->size_at; }
 /* Pages and queues come and go between these two. false: this thread is there already, and was interrupted by the handler that calls. */
 bool bell_set_up(void);
 void bell_set_up_done(void);

@@ -45,7 +45,7 @@ void doorbell_memory_goes(const struct devmem *driver, uint64_t address, uint64_
         size = 1;
     if (bell_set_up()) {
         for (unsigned i = 0; i < BELL_GET(bell_used); i++)
-            if (BELL_GET(bell_pages[i].reg) && bell_pages[i].driver->size_at == driver->size_at)
+            if (BELL_GET(bell_pages[i].reg) && bell_same(bell_pages[i].driver, driver))
                 forget_memory(&bell_pages[i], address, size);
         bell_set_up_done();
     }
