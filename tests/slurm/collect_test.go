@@ -282,16 +282,25 @@ func nothingOn(t *testing.T, host, folder, run string) {
 	}
 }
 
-// nothingAlive checks that nothing of the user's or of ours runs on any host of the cluster, which share their processes' numbers.
+// nothingAlive checks that nothing of ours runs on any host of the cluster, which share their processes' numbers, and that what the user ran has ended or does so now:
+// Slurm calls a node idle before the last process that it killed has gone, and with proctrack/linuxproc does not wait for one whose parent went first.
 func nothingAlive(t *testing.T) {
 	t.Helper()
 	root := &job{t: t, user: "root", dir: cluster}
 	look := `for p in /proc/[0-9]*; do
-		if [ "$(stat -c %U $p 2>/dev/null)" = ann ] || [ "$(readlink $p/exe)" = ` + built(t, "bin/sigmatrace") + ` ] || tr '\0' '\n' <$p/environ 2>/dev/null | grep -q ^SIGMATRACE_CONFIG=; then
-			tr '\0' ' ' <$p/cmdline; echo
+		[ "$(readlink $p/exe)" != ` + built(t, "bin/sigmatrace") + ` ] || echo "ours: $(tr '\0' ' ' <$p/cmdline)"
+		if [ "$(stat -c %U $p 2>/dev/null)" = ann ] || tr '\0' '\n' <$p/environ 2>/dev/null | grep -q ^SIGMATRACE_CONFIG=; then
+			echo "the user's: $(grep -h -e ^Name -e ^State -e ^PPid $p/status | tr '\n' ' ') $(tr '\0' ' ' <$p/cmdline)"
 		fi
-	done`
-	if r := root.run("sh", "-c", look); strings.TrimSpace(r.stdout) != "" {
+	done 2>/dev/null`
+	var r result
+	for range 100 {
+		if r = root.run("sh", "-c", look); r.stdout == "" || strings.Contains(r.stdout, "ours: ") {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if r.stdout != "" {
 		t.Errorf("behind the job there are still\n%s", r.stdout)
 	}
 }
