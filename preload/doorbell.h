@@ -42,7 +42,9 @@ struct bell_queue {
     uint32_t rungs_in; /* doorbells in `rungs`, counted from the beginning; whoever has the lock adds */
     uint32_t started;  /* those whose copies have been started */
     uint32_t rungs_out; /* those that are done with */
-    uint32_t marked;    /* those that somebody waits for */
+    uint32_t marked;    /* those that a launch waits for */
+    uint32_t urgent;    /* those whose elements wait for no others to be copied with */
+    uint64_t put_off;   /* since when the elements wait for others, us; 0: none do */
     uint64_t skipped;  /* elements that could not be kept to be copied: they are lost */
     uint8_t record[8]; /* a copy */
     struct rung *rungs; /* as many as blocks */

@@ -78,8 +78,10 @@ static bool behind(bool mark)
     bool any = false;
     for (unsigned i = 0; i < bell_used; i++)
         for (struct bell_queue *o = bell_pages[i].reg ? bell_pages[i].queues : NULL; o; o = o->next) {
-            if (mark)
+            if (mark) {
                 o->marked = o->rungs_in;
+                BELL_SET(o->urgent, o->rungs_in);
+            }
             any = any || (o->context && (int32_t)(BELL_GET(o->rungs_out) - o->marked) < 0);
         }
     return any;

@@ -15,6 +15,7 @@
 static pid_t copying; /* the process whose thread copies */
 static uint32_t sleeping;
 static uint32_t rounds; /* odd: within one */
+static bool put_off;    /* something was left for a later round */
 
 static bool running(void) { return BELL_GET(copying) == getpid(); }
 
@@ -48,6 +49,24 @@ static void take_out(struct bell_queue *o, uint32_t end, bool ok)
         st_leave(t, ST_LAYER_DOORBELL);
 }
 
+/* A GPU copies one thing after the other, also for the adapter that waits for it, so a copy for each of doorbells that come one by one would hold them up. Their elements wait for more,
+ * but not for long, nor where somebody waits for them. */
+static bool waits_for_more(struct bell_queue *o, uint32_t elements)
+{
+    enum { PART = 8, LONGEST_US = 1000 };
+    bool waits = elements < o->threshold / PART && !o->overtaken && (int32_t)(BELL_GET(o->urgent) - o->rungs_out) <= 0;
+    if (waits) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        uint64_t now = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+        o->put_off = o->put_off ? o->put_off : now;
+        waits = now - o->put_off < LONGEST_US;
+    }
+    if (!waits)
+        o->put_off = 0;
+    return waits;
+}
+
 static bool step_queue(const struct bell_page *w, struct bell_queue *o)
 {
     uint32_t in = BELL_GET(o->rungs_in);
@@ -64,6 +83,10 @@ static bool step_queue(const struct bell_page *w, struct bell_queue *o)
     }
     if (o->started == o->rungs_out) {
         const struct rung *first = &o->rungs[o->rungs_out & (o->q.blocks - 1)], *last = &o->rungs[(in - 1) & (o->q.blocks - 1)];
+        if (waits_for_more(o, last->to - first->from)) {
+            put_off = true;
+            return false;
+        }
         o->failed = !start_copy(o, w->driver, first->from, last->to);
         o->started = in;
     }
@@ -99,7 +122,7 @@ static bool answer(struct bell_page *w)
 /* Copies and decodes what there is. true: there was something. */
 static bool step(void)
 {
-    bool any = false;
+    bool any = put_off = false;
     __atomic_fetch_add(&rounds, 1, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* before it is looked what there is: copier_passed */
     bell_left_lost();
@@ -124,7 +147,7 @@ static void *copy(void *arg)
     bell_place("sgm-elements");
     while (running()) {
         idle = step() ? 0 : idle + 1;
-        if (idle < BUSY) {
+        if (idle < BUSY || put_off) {
             if (idle < BUSY / 10)
                 st_pause();
             else
@@ -132,7 +155,7 @@ static void *copy(void *arg)
             continue;
         }
         __atomic_store_n(&sleeping, 1, __ATOMIC_SEQ_CST);
-        if (!step())
+        if (!step() && !put_off)
             syscall(SYS_futex, &sleeping, FUTEX_WAIT_PRIVATE, 1, &longest, NULL, 0);
         __atomic_store_n(&sleeping, 0, __ATOMIC_SEQ_CST);
         idle = 0;

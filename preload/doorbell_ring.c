@@ -44,6 +44,7 @@ void bell_wait(struct bell_queue *o)
     if ((stuck && round == stuck_in) || (o->late && BELL_GET(o->rungs_out) == o->late_at))
         return;
     o->late = false;
+    BELL_SET(o->urgent, o->rungs_in);
     for (unsigned i = 0; BELL_GET(o->rungs_out) != o->rungs_in; i++) {
         if (i % 64 == 0)
             copier_wake();

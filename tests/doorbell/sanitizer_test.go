@@ -14,7 +14,11 @@ func whole(t *testing.T, flags, cuda []string) (program, lib string) {
 	t.Helper()
 	clients := "../softhca/clients/"
 	program, lib = filepath.Join(t.TempDir(), "bell_check"), t.TempDir()
-	args := slices.Concat([]string{"-std=gnu11", "-D_GNU_SOURCE=", "-I", "../../preload"}, flags, []string{"-o", program, clients + "check.c", clients + "devx.c", clients + "gpu.c", clients + "bell_check.c"},
+	var own []string
+	for _, name := range []string{"check", "devx", "gpu", "bell", "bell_check", "bell_launches"} {
+		own = append(own, clients+name+".c")
+	}
+	args := slices.Concat([]string{"-std=gnu11", "-D_GNU_SOURCE=", "-I", "../../preload"}, flags, []string{"-o", program}, own,
 		sources.Recorder(t), sources.Provider(t, "ibverbs"), sources.Provider(t, "mlx5dv"), cuda, []string{filepath.Join(lib, "libcuda.so.1"), "-lmlx5", "-libverbs", "-lpthread", "-ldl"})
 	driver, err := filepath.Glob("../standin/*.c")
 	if err != nil || len(driver) == 0 {

@@ -62,6 +62,7 @@ $(SH)/devx_check: $(SH_DEVX) $(SOFTHCA)/clients/check.h $(SOFTHCA)/clients/devx.
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -lmlx5 -libverbs
 
+$(SH)/bell_check: $(addprefix $(SOFTHCA)/clients/,bell.c bell_launches.c bell.h)
 $(SH)/gpu_check $(SH)/bell_check $(SH)/end_check $(SH)/rough_check: $(SH)/%: $(addprefix $(SOFTHCA)/clients/,check.c devx.c gpu.c %.c check.h devx.h gpu.h) $(B)/standin/libcuda.so
 	@mkdir -p $(@D)
 	$(CC) $(CWARN) -O2 -g -pthread -D_GNU_SOURCE -o $@ $(filter %.c,$^) -L$(B)/standin -lcuda -lmlx5 -libverbs

@@ -15,6 +15,9 @@ void *standin_gpu(uint64_t address);
 /* Gives a kernel the name that the driver tells, which must stay. */
 void standin_name(const struct standin_kernel *k, const char *name);
 
+/* How many copies to the host were asked for by cuMemcpyDtoHAsync. */
+unsigned long standin_to_host(void);
+
 /* What tools are told of (tests/standin/cupti.c): call and called are around a call that launches, and agree on its number; ran is called on the stream's thread. */
 struct standin_ran {
 	const char *name;

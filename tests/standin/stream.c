@@ -288,8 +288,16 @@ static CUresult hinder(CUstream s)
 	return how && !strcmp(how, "fails") ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+static _Atomic unsigned long to_host;
+
+unsigned long standin_to_host(void)
+{
+	return atomic_load(&to_host);
+}
+
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s)
 {
+	atomic_fetch_add(&to_host, 1);
 	const CUresult rc = standin_over ? CUDA_ERROR_DEINITIALIZED : standin_gpu(src) == (void *)(uintptr_t)src ? CUDA_ERROR_INVALID_VALUE : hinder(s);
 
 	return rc ? rc : copy((uintptr_t)dst, src, n, s, true);

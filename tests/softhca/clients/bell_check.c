@@ -2,7 +2,7 @@
  * bell_check: doorbells by kernels of the stand-in CUDA driver, as many and as fast as asked for. BELL=TOTAL,LOG,BATCH,WINDOW[,host]: so many elements, in queues of 2^LOG blocks,
  * BATCH to a doorbell, at most WINDOW not completed; host: queues in the host's memory.
  */
-#include "gpu.h"
+#include "bell.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -11,76 +11,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static struct {
-	uint32_t total, log, batch, window;
-	const struct memory *memory;
-} how = { 20000, 10, 1, 256, &gpu_memory };
-
-static void read_how(void)
-{
-	const char *e = getenv("BELL");
-	char word[8] = "";
-
-	if (!e)
-		return;
-	CHECK(sscanf(e, "%u,%u,%u,%u,%7s", &how.total, &how.log, &how.batch, &how.window, word) >= 4, "BELL=%s", e);
-	if (!strcmp(word, "host"))
-		how.memory = &host_memory;
-}
-
-/* A queue and the end of it, and a kernel's share in both. */
-struct loop {
-	struct end *e;
-	struct queue q, peer;
-	struct remote to;
-	uint32_t total;
-	uint64_t bad;
-	_Atomic uint32_t *progress; /* elements that have completed */
-	uint32_t again; /* doorbells that were rung once more */
-};
-
-static void open_loop(struct loop *l, struct end *e, unsigned log, struct mlx5dv_devx_uar *uar)
-{
-	alarm(60 + how.total / 5000);
-	memset(l, 0, sizeof *l);
-	l->e = e;
-	l->total = how.total;
-	l->to = (struct remote){ .addr = e->buf + END_HALF, .key = e->mr->rkey };
-	queue_open(&l->q, e->ctx, e->pdn, log, QUEUE_RC, true, uar, how.memory);
-	queue_open(&l->peer, e->ctx, e->pdn, 2, QUEUE_RC, true, NULL, how.memory);
-	queue_connect(&l->q, l->peer.qpn);
-	queue_connect(&l->peer, l->q.qpn);
-}
-
-static void close_loop(struct loop *l)
-{
-	queue_close(&l->q);
-	queue_close(&l->peer);
-}
-
-static uint32_t put_number(struct loop *l, uint32_t i, bool signaled)
-{
-	return put_inline(&l->q, &l->to, &i, sizeof i, signaled);
-}
-
-static void stream_of(void *argument)
-{
-	struct loop *l = argument;
-	const uint32_t ring_size = 1u << l->q.log, window = how.window < ring_size ? how.window : ring_size;
-
-	for (uint32_t i = 0; i < l->total; i += how.batch) {
-		if (i + how.batch > window) {
-			l->bad += wait_for(&l->q, i + how.batch - window - 1) != 0;
-			if (l->progress)
-				atomic_store(l->progress, i + how.batch - window);
-		}
-		for (uint32_t k = 0; k < how.batch; k++)
-			put_number(l, i + k, true);
-		ring(&l->q);
-	}
-	l->bad += wait_for(&l->q, l->q.next - 1) != 0;
-}
 
 static void stream(void)
 {
@@ -114,123 +44,6 @@ static void overtaken(void)
 	open_loop(&l, &e, 6, NULL);
 	bell_for_gpu(&l.q);
 	launch(&e, overtaking, &l);
-	close_loop(&l);
-}
-
-/* Writes the whole queue before it rings. */
-static void filling(void *argument)
-{
-	struct loop *l = argument;
-
-	for (uint32_t i = 0; i < 1u << l->q.log; i++)
-		put_number(l, i, true);
-	ring(&l->q);
-	l->bad += wait_for(&l->q, l->q.next - 1) != 0;
-}
-
-/* A part of the queue, and as soon as that has completed all of it, again and again. */
-static void refilling(void *argument)
-{
-	struct loop *l = argument;
-
-	for (uint32_t round = 0; round < l->total; round++) {
-		for (uint32_t i = 0; i < how.batch; i++)
-			put_number(l, i, true);
-		ring(&l->q);
-		l->bad += wait_for(&l->q, l->q.next - 1) != 0;
-		filling(l);
-	}
-}
-
-static void refill(void)
-{
-	struct loop l;
-	struct end e;
-
-	open_end(&e, 0);
-	open_loop(&l, &e, how.log, NULL);
-	bell_for_gpu(&l.q);
-	launch(&e, refilling, &l);
-	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
-	close_loop(&l);
-}
-
-/* A kernel's last elements, and another kernel, the first of its kind, that overwrites them at once. */
-static void next_kernel(void)
-{
-	struct standin_kernel first = { stream_of }, next = { filling };
-	struct loop l;
-	struct end e;
-
-	open_end(&e, 0);
-	open_loop(&l, &e, how.log, NULL);
-	bell_for_gpu(&l.q);
-	start_kernel(&e, &first, &l);
-	cuda(cuStreamSynchronize(e.stream), "a kernel");
-	start_kernel(&e, &next, &l);
-	cuda(cuStreamSynchronize(e.stream), "the next kernel");
-	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
-	close_loop(&l);
-}
-
-static uint64_t microseconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
-static void nothing(void *argument)
-{
-	(void)argument;
-}
-
-static uint64_t launch_on(CUstream s, struct standin_kernel *k)
-{
-	const uint64_t begin = microseconds();
-
-	cuda(cuLaunchKernel(k, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL), "cuLaunchKernel");
-	return microseconds() - begin;
-}
-
-/* A new kernel, and others that were launched before, while another rings, whose doorbells wait for copies. Says how long launches took: of that, and in all of these. */
-static void launches(void)
-{
-	enum { KNOWN = 1000 };
-	static _Atomic uint32_t progress;
-	struct standin_kernel first = { stream_of }, *known[KNOWN], new = { nothing };
-	uint64_t again = 0, took;
-	struct loop l;
-	CUstream s;
-	struct end e;
-
-	open_end(&e, 0);
-	open_loop(&l, &e, how.log, NULL);
-	l.progress = &progress;
-	bell_for_gpu(&l.q);
-	cuda(cuStreamCreate(&s, 1), "cuStreamCreate");
-	for (uint32_t i = 0, more = 1; i < KNOWN; i++, more = more * 1103515245 + 12345) {
-		known[i] = malloc(sizeof *known[i] + more % 4000); /* as far from each other as a driver's */
-		CHECK(known[i], "no memory");
-		known[i]->run = nothing;
-		launch_on(s, known[i]);
-	}
-	start_kernel(&e, &first, &l);
-	while (!atomic_load(&progress))
-		usleep(100);
-	usleep(20000);
-	took = launch_on(s, &new);
-	usleep(50000);
-	for (int i = 0; i < KNOWN; i++)
-		again += launch_on(s, known[i]);
-	printf("new %lu again %lu\n", (unsigned long)took, (unsigned long)again);
-	fflush(stdout);
-	cuda(cuStreamSynchronize(s), "new kernels");
-	cuda(cuStreamSynchronize(e.stream), "the kernel that rings");
-	CHECK(!l.bad, "%lu wrong", (unsigned long)l.bad);
-	for (int i = 0; i < KNOWN; i++)
-		free(known[i]);
 	close_loop(&l);
 }
 
@@ -621,9 +434,6 @@ static const struct test tests[] = {
 	{ .name = "killed", .ranks = 1, .run = killed, .dies = 1 },
 	{ .name = "unregistered", .ranks = 1, .run = unregistered },
 	{ .name = "forked", .ranks = 1, .run = forked },
-	{ .name = "refill", .ranks = 1, .run = refill },
-	{ .name = "next_kernel", .ranks = 1, .run = next_kernel },
-	{ .name = "launches", .ranks = 1, .run = launches },
 	{ .name = "silent", .ranks = 1, .run = silent },
 	{ .name = "follow", .ranks = 1, .run = follow },
 	{ .name = "many", .ranks = 1, .run = many },
@@ -633,9 +443,4 @@ static const struct test tests[] = {
 	{ .name = NULL },
 };
 
-const struct test *const test_groups[] = { tests, NULL };
-
-__attribute__((constructor)) static void start(void)
-{
-	read_how();
-}
+const struct test *const test_groups[] = { tests, launch_tests, NULL };
