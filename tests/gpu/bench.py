@@ -1,4 +1,4 @@
-"""The measurements of bench.sh, which makes the programs and sets the environment: bench.py [GROUP...]"""
+"""The measurements of bench.sh, which makes the programs and sets the environment: bench.py --machine|GROUP"""
 
 import datetime
 import glob
@@ -43,7 +43,8 @@ def job(program, *arguments, variables=(), mode=None, choose=None):
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = [line for path in sorted(glob.glob(f"{name}.[0-9]*")) for line in open(path).read().splitlines()]
     if done.returncode or any(line.startswith("FAIL") for line in lines):
-        raise Failure("\n".join([f"{program} {' '.join(arguments)} ({mode}): status {done.returncode}", *lines[-10:], done.stdout[-2000:]]))
+        where = next((i for i, line in enumerate(lines) if line.startswith("crash: ")), len(lines))  # crash.so tells where each thread was
+        raise Failure("\n".join([f"{program} {' '.join(arguments)} ({mode}): status {done.returncode}", *lines[max(0, where - 10) : where + 100], done.stdout[-2000:]]))
     pages = [json.loads(line) for path in glob.glob(f"{name}.pages.*") for line in open(path)]
     return [json.loads(line) for line in lines if line.startswith("{")], f"{name}.run", pages
 
@@ -149,25 +150,28 @@ def nccl():
 GROUPS = {"put": put, "bfs": bfs, "nccl": nccl}
 
 
-def main():
-    wanted = sys.argv[1:] or list(GROUPS)
-    unknown = [w for w in wanted if w not in GROUPS]
-    if unknown:
-        print(f"bench.sh: no group {unknown[0]}: {', '.join(GROUPS)}", file=sys.stderr)
-        return 2
+def machine():
+    """The first line of the output."""
     gpus = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True).stdout.split("\n")
     model = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    print(json.dumps({"command": "make bench-gpu", "groups": wanted, "machine": f"{len([g for g in gpus if g])} x {gpus[0]}; {os.cpu_count()} x {model[0] if model else platform.machine()}",
+    print(json.dumps({"command": "make bench-gpu", "machine": f"{len([g for g in gpus if g])} x {gpus[0]}; {os.cpu_count()} x {model[0] if model else platform.machine()}",
                       "date": datetime.date.today().isoformat(), "ranks": f"2, {os.environ['RANKS_SHARE']}"}), flush=True)
-    failed = 0
-    for w in wanted:
-        try:
-            GROUPS[w]()
-        except Failure as e:  # the others are worth having: time on such machines is short
-            print(f"bench.sh: {w}: {e}", file=sys.stderr, flush=True)
-            failed = 1
-    return failed
+
+
+def main(word):
+    if word == "--machine":
+        machine()
+        return 0
+    if word not in GROUPS:
+        print(f"bench.sh: no group {word}: {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    try:
+        GROUPS[word]()
+    except Failure as e:
+        print(f"bench.sh: {word}: {e}", file=sys.stderr, flush=True)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

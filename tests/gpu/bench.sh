@@ -9,9 +9,16 @@ machine "$1"
 shift
 [ -n "${RECORDER:-}" ] || cannot "RECORDER has to name a build of ours"
 [ -e "$RECORDER/gpu/choose.so" ] || cannot "there is no gpu/choose.so in $RECORDER: make tests"
-begin_mps
 for program in put bfs; do compile $program -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host; done
 compile allreduce -I"$NCCL/include" -lnccl
 compiled || { cat "$work"/*.nvcc >&2; exit 1; }
 export LIBRARIES=$libraries WORK=$work RECORDER PROVIDERS=$providers RANKS_SHARE=$(share 2)
-python3 "$here/bench.py" "$@"
+python3 "$here/bench.py" --machine
+[ $# -gt 0 ] || set -- put bfs nccl
+failed=0
+for group in "$@"; do
+	begin_mps # anew: a rank that had to be killed keeps others from the GPU for as long
+	python3 "$here/bench.py" "$group" || failed=$?
+	end_mps
+done
+exit $failed

@@ -19,6 +19,7 @@ machine() {
 	[ -z "${RECORDER:-}" ] || [ -x "$RECORDER/bin/sigmatrace" ] || cannot "there is no bin/sigmatrace in $RECORDER: make"
 	libraries=$(cd "$1" && pwd)
 	[ -z "${RECORDER:-}" ] || RECORDER=$(cd "$RECORDER" && pwd)
+	[ -z "${RECORDER:-}" ] || [ ! -e "$RECORDER/gpu/crash.so" ] || export CRASH=$RECORDER/gpu/crash.so
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	providers=ibverbs,mlx5dv,cuda
@@ -37,7 +38,7 @@ machine() {
 begin_mps() {
 	[ "${SIGMATRACE_MPS:-1}" = 1 ] || return 0
 	export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
-	mkdir "$work/mps"
+	mkdir -p "$work/mps"
 	nvidia-cuda-mps-control -d || { echo "FAIL mps: the control daemon does not start"; exit 1; }
 	trap 'end_mps; rm -rf "$work"' EXIT
 }

@@ -59,6 +59,7 @@ int main(int argc, char **argv)
 				for (int i = 0; i < times; i++)
 					us.push_back(h[i] * 1e3 / khz);
 				free(h);
+				usleep(2000); // what the recorder copies behind its queue's turn is not to fall into the next one's
 				all[q].insert(all[q].end(), us.begin(), us.end());
 				std::nth_element(us.begin(), us.begin() + times / 2, us.end());
 				medians[q].push_back(us[times / 2]);

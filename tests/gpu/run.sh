@@ -91,7 +91,6 @@ finished() {
 	! grep -q '^FAIL' "$work/all"
 }
 
-[ -z "${RECORDER:-}" ] || [ ! -e "$RECORDER/gpu/crash.so" ] || export CRASH=$RECORDER/gpu/crash.so
 begin_mps
 compile nvshmem -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
 compile bfs -rdc=true -I"$NVSHMEM/include" -lnvshmem_device -lnvshmem_host
