@@ -356,15 +356,15 @@ void st_define_end(struct st_definition *d)
 
 void st_clock_pair(void)
 {
-    uint64_t best = ~0ull, before = 0, after = 0, real = 0, mono = 0;
+    uint64_t best = ~0ull, before = 0, after = 0, real = 0, mono = 0; /* best: with both clocks read, since of them alone a step of one is told */
     for (int i = 0; i < 5; i++) {
-        uint64_t a = st_clock(), r = st_realtime(), b = st_clock();
-        if (b - a < best) {
-            best = b - a;
+        uint64_t a = st_clock(), r = st_realtime(), b = st_clock(), m = st_monotonic(), c = st_clock();
+        if (c - a < best) {
+            best = c - a;
             before = a;
             after = b;
             real = r;
-            mono = st_monotonic();
+            mono = m;
         }
     }
     st_def_clock_pair(ST_CLOCK_DOMAIN, before, after, real, mono);

@@ -47,6 +47,36 @@ func monotonicOf(t *testing.T, f *capture.File) func(ticks uint64) time.Duration
 	return func(at uint64) time.Duration { return time.Duration(ns[0] + (float64(at)-ticks[0])*rate) }
 }
 
+// A reading of the monotonic clock that comes late, since the thread lost its processor, is in no pair: the wall clock would seem to have been stepped.
+func TestClockPairsAreReadTogether(t *testing.T) {
+	client := build(t)
+	env, _ := steppable(t)
+	own, captures := configure(t, t.TempDir(), settings{})
+	const late = 20 * time.Millisecond
+	cmd := exec.Command(client, "paced", "200", "50")
+	cmd.Env = append(append(own, env...), fmt.Sprintf("SHIM_LATE=%d", late))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pairs, apart, took := 0, time.Duration(0), time.Hour
+	for range 100 {
+		before, now := monotonic(t), time.Now()
+		if after := monotonic(t); after-before < took {
+			apart, took = time.Duration(now.UnixNano())-after, after-before
+		}
+	}
+	definitions(t, files(t, captures)[0], catalogue.DefClockPair, func(d *capture.Definition) {
+		pairs++
+		got := time.Duration(d.Uint(catalogue.DefClockPairRealtimeNs) - d.Uint(catalogue.DefClockPairMonotonicNs))
+		if off := (got - apart).Abs(); off > late/2 {
+			t.Errorf("pair %d: the clocks are %v apart, %v of it too much", pairs, got, off)
+		}
+	})
+	if pairs < 2 {
+		t.Errorf("%d pairs", pairs)
+	}
+}
+
 // definitions calls do for those of a kind.
 func definitions(t *testing.T, f *capture.File, id uint16, do func(*capture.Definition)) {
 	t.Helper()

@@ -3,6 +3,7 @@
  *     SHIM_OPEN=FROM=TO          open(2) of the one file opens the other
  *     SHIM_FALLOCATE=ERRNO FILE  posix_fallocate(3) of a capture returns an error as long as FILE exists, as it does under a quota
  *     SHIM_CLOCK=FILE            CLOCK_REALTIME is ahead by the nanoseconds (64 bits) at the start of FILE, as after a step
+ *     SHIM_LATE=NS               reading CLOCK_MONOTONIC takes so much longer, but each fifth time, as where a thread loses its processor
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,6 +79,10 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 	if (!real)
 		real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
 	find_clock();
+	const char *late = clock == CLOCK_MONOTONIC ? getenv("SHIM_LATE") : NULL;
+	static _Atomic unsigned long readings;
+	if (late && ++readings % 5)
+		nanosleep(&(struct timespec){ 0, atol(late) }, NULL);
 	int rc = real(clock, t);
 	if (!rc && ahead && clock == CLOCK_REALTIME) {
 		int64_t ns = t->tv_nsec + *ahead;
