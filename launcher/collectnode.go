@@ -155,7 +155,8 @@ func goesOn(name string) bool {
 
 // waitForEnd gives processes that are ending a moment for it.
 func waitForEnd(ctx context.Context, folder string) {
-	for until := time.Now().Add(endOfRanks); time.Now().Before(until) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	const most = 500 * time.Millisecond // of the few seconds that a collection has
+	for until := time.Now().Add(most); time.Now().Before(until) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		files, _ := pack.Files(folder)
 		on := false
 		for _, f := range files {

@@ -115,7 +115,7 @@ func askNode(ctx context.Context, c *cli.Context, exe, node string) (*diagnosis,
 	cmd.Env = untracedEnvironment()
 	// srun gives its job up when it is told to end; it is killed only where that does not help.
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	cmd.WaitDelay = 3 * time.Second
+	cmd.WaitDelay = 10 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

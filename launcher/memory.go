@@ -29,9 +29,9 @@ const (
 	memoryAlready = "captures are in memory already"
 
 	// endOfRanks is how long processes of the command may take to be gone when it has ended.
-	endOfRanks = 500 * time.Millisecond
+	endOfRanks = 2 * time.Second
 	// othersTurn is how long another process may be copying.
-	othersTurn = 2 * time.Second
+	othersTurn = 10 * time.Second
 )
 
 // memory decides whether captures have memory on this host, and how many bytes in all its processes. reason: why not.

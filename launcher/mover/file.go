@@ -181,7 +181,11 @@ func (f *file) copySlot(i int, word uint64, place int64, put func([]byte, int64)
 		}
 	}
 	clear(f.buffer[blockHeader+n:])
-	if err := put(f.buffer, place); err != nil {
+	// The header counts the records: it comes last, for who reads meanwhile and for when this process is killed.
+	if err := put(f.buffer[blockHeader:], place+blockHeader); err != nil {
+		return err
+	}
+	if err := put(f.buffer[:blockHeader], place); err != nil {
 		return err
 	}
 	f.copied[i] = now
