@@ -17,7 +17,9 @@ $(LIBDIR)/BUILD: $(LIBDIR)/libsigmatrace.so $(PROVIDERS:%=$(LIBDIR)/provider-%.s
 all: man
 .PHONY: man
 man: $(B)/bin/sigmatrace
-	rm -rf $(B)/share/man && $< manual $(B)/share/man
+	rm -rf $(B)/man.new && $< manual $(B)/man.new
+	diff -qr $(B)/man.new $(B)/share/man >/dev/null 2>&1 || { mkdir -p $(B)/share && rm -rf $(B)/share/man && cp -r $(B)/man.new $(B)/share/man; }
+	rm -rf $(B)/man.new
 
 # The optional daemon that publishes clock calibrations.
 all: $(B)/bin/sigmatrace-clockd
