@@ -5,13 +5,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define MERGE_SECONDS 20 /* at most: a step that has not ended 60 s after it was told to costs the node (UnkillableStepTimeout) */
-#define CLOSE_SECONDS 5
+#define CLOSE_SECONDS 10
 #define WRITE_SECONDS 2
 #define NICE 10
 
@@ -87,9 +88,18 @@ void sm_batch_end(spank_t sp, const struct sm_user *u, const char *run, int kill
     char *argv[] = {sm_site.command, "slurm", "end", "--no-ranks", "--discard-empty", seconds == 0 ? "--no-merge" : "--no-merge=false", "--seconds", limit,
                     "--memory-mib", room, "--", (char *)run, NULL};
     char *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = seconds + CLOSE_SECONDS, .nice = NICE, .out = out, .out_size = sizeof out,
-                           .errors = errors, .errors_size = sizeof errors};
+    /* A merge is polite to other jobs; to close a run is little, and soon the script's processes may be killed, and this with them. */
+    struct sm_command c = {.argv = argv, .envp = envp, .as = u, .seconds = seconds + CLOSE_SECONDS, .nice = seconds == 0 ? 0 : NICE, .again = seconds == 0, .out = out,
+                           .out_size = sizeof out, .errors = errors, .errors_size = sizeof errors};
     int status = sm_run(&c);
+    if (seconds && (status == 128 + SIGKILL || status == 128 + SIGTERM)) {
+        argv[5] = "--no-merge";
+        snprintf(limit, sizeof limit, "0");
+        c.seconds = CLOSE_SECONDS;
+        c.nice = 0;
+        c.again = 1;
+        status = sm_run(&c);
+    }
     tell(u, run, errors);
     if (status != 0)
         slurm_info("sigmatrace: %s is not closed, or not merged: status %d", run, status);

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define RECORDS (256 << 10) /* of one call: what was published during the step (calibrate.MaxPicked) and one more */
-#define WRITE_SECONDS 2
+#define WRITE_SECONDS 5
 
 static char records[RECORDS];
 static int hangs; /* what took too long once is not waited for again */
@@ -50,7 +50,7 @@ static void calibrate(const struct sm_user *u, const char *run, const char *node
                     "--ptp-domain", domain, NULL};
     char *envp[] = {"PATH=/usr/bin:/bin", NULL};
     /* A cluster whose daemons run as a user has no root to become. */
-    struct sm_command c = {.argv = argv, .envp = envp, .as = getuid() == 0 ? &root : NULL, .seconds = sm_site.clock_seconds, .out = records,
+    struct sm_command c = {.argv = argv, .envp = envp, .as = getuid() == 0 ? &root : NULL, .seconds = sm_site.clock_seconds, .again = 1, .out = records,
                            .out_size = sizeof records, .errors = errors, .errors_size = sizeof errors};
     int status = sm_run(&c);
     hangs = status < 0 || status >= 128;

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NODE_SECONDS 3
+#define NODE_SECONDS 10
 #define COLLECT_SECONDS 5 /* the last for what cannot be told to end: collectTime of launcher/slurmnode.go */
-#define LOOK_SECONDS 2
+#define LOOK_SECONDS 10
 
 static char part[300]; /* <host>.<job>.<step>; empty: this node collects nothing */
 static int local;      /* captures are on the node */
@@ -31,7 +31,10 @@ void sm_collect_begin(spank_t sp, const struct sm_user *u, const struct sm_step 
     char out[64], count[16], **envp = NULL, **argv = NULL;
     uint32_t job = 0, tasks = 0;
     int argc = 0;
-    if (sm_as_user(u, LOOK_SECONDS, look, (void *)step) != 0)
+    int wanted = sm_as_user(u, LOOK_SECONDS, look, (void *)step);
+    if (wanted != 0 && wanted != 1)
+        slurm_info("sigmatrace: step %u: captures go to the run directory, which could not be looked at in time", id);
+    if (wanted != 0)
         return; /* the run's profile does not ask for it */
     if (spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks) || spank_get_item(sp, S_JOB_ENV, &envp) || !envp ||
         sm_step_part(host, job, id, part, sizeof part)) {

@@ -116,12 +116,19 @@ static void child(const struct sm_command *c, int out, int errors)
     _exit(127);
 }
 
-/* Exit status, 128+n for a signal; -1 where it could not be started or not be ended. */
-int sm_run(const struct sm_command *c)
+/* Whether a child is to be begun again: who ends a step may end with its tasks what slurmstepd has started, several times. We do so only when its time is over. */
+static int again(int status, int64_t until)
+{
+    if ((status != 128 + SIGKILL && status != 128 + SIGTERM) || now_ms() >= until)
+        return 0;
+    poll(NULL, 0, 20);
+    return 1;
+}
+
+static int run_once(const struct sm_command *c, int64_t until)
 {
     int out[2] = {-1, -1}, errors[2] = {-1, -1}, status = -1;
     size_t used[2] = {0, 0};
-    int64_t until = now_ms() + (int64_t)c->seconds * 1000;
     if (c->out)
         c->out[0] = 0;
     if (c->errors)
@@ -160,18 +167,33 @@ done:
     return status;
 }
 
-/* Lets a child of ours do something as the user, so that a file system that hangs holds up the child and not us. */
+/* Exit status, 128+n for a signal; -1 where it could not be started or not be ended. */
+int sm_run(const struct sm_command *c)
+{
+    int64_t until = now_ms() + (int64_t)c->seconds * 1000;
+    int status;
+    do
+        status = run_once(c, until);
+    while (c->again && again(status, until));
+    return status;
+}
+
+/* Lets a child of ours do something as the user, so that a file system that hangs holds up the child and not us. It may be done twice, if somebody ends the child. */
 int sm_as_user(const struct sm_user *as, unsigned seconds, void (*what)(void *), void *of)
 {
     int64_t until = now_ms() + (int64_t)seconds * 1000;
-    pid_t pid = fork();
-    if (pid < 0)
-        return -1;
-    if (pid == 0) {
-        default_signals();
-        become(as);
-        what(of);
-        _exit(0);
-    }
-    return reap(pid, until);
+    int status;
+    do {
+        pid_t pid = fork();
+        if (pid < 0)
+            return -1;
+        if (pid == 0) {
+            default_signals();
+            become(as);
+            what(of);
+            _exit(0);
+        }
+        status = reap(pid, until);
+    } while (again(status, until));
+    return status;
 }

@@ -107,6 +107,7 @@ struct sm_command {
     const struct sm_user *as; /* NULL: as we are */
     unsigned seconds;
     int nice;
+    int again; /* begun again within its time if somebody else ends it */
     char *out, *errors; /* what it printed, cut to size; errors NULL: standard error is inherited */
     size_t out_size, errors_size;
 };

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BEGIN_SECONDS 10
-#define WRITE_SECONDS 2
+#define WRITE_SECONDS 5
 #define SKEW_SECONDS 600 /* by which the clocks of srun's host and of the file system may differ */
 
 static struct sm_step step; /* what the tasks are recorded into; no run: they are not */

@@ -82,8 +82,13 @@ func (t *Tasks) read(path, node string) error {
 	if err != nil {
 		return err
 	}
+	before := "" // a line may be there twice, if who wrote it was ended and it was written again
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")
+		if line == before {
+			continue
+		}
+		before = line
 		if reason, is := strings.CutPrefix(line, "untraced="); is {
 			if u := (Untraced{node, reason}); !slices.Contains(t.Untraced, u) {
 				t.Untraced = append(t.Untraced, u)

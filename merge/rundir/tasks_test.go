@@ -21,6 +21,7 @@ func TestOutcomeOfTasks(t *testing.T) {
 		"a signal":          {map[string]string{"n1": "task=0 pid=7 status=9 of=2\ntask=1 pid=8 status=256 of=2\n"}, number(137), "SIGKILL"},
 		"cut off":           {map[string]string{"n1": "task=0 pid=7 status=0 of=1\ntask=1 pid=8 sta"}, number(0), ""},
 		"cut off in status": {map[string]string{"n1": "task=0 pid=7 status=25"}, nil, ""},
+		"written twice":     {map[string]string{"n1": "task=0 pid=7 status=0 of=2\ntask=0 pid=7 status=0 of=2\n"}, nil, ""},
 		"a script":          {map[string]string{"n1": "task=0 pid=7 status=9 of=4\nscript=0 pid=3 status=0 of=1\n", "n2": "task=1 pid=8 status=9 of=4\n"}, number(0), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
