@@ -35,8 +35,8 @@ func (c *command) says(ctx context.Context, words ...string) bool {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, c.path, "--version")
-		cmd.WaitDelay = time.Second    // what it leaves behind may keep its output open
-		out, _ := cmd.CombinedOutput() // a failing --version says who it is as well
+		cmd.WaitDelay = 5 * time.Second // what it leaves behind may keep its output open
+		out, _ := cmd.CombinedOutput()  // a failing --version says who it is as well
 		c.version = "--version: " + string(out)
 	}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(c.version, word) })

@@ -109,8 +109,11 @@ func bounded(ctx context.Context, most time.Duration, name string, args ...strin
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = untracedEnvironment()
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.Output()
+	if errors.Is(err, exec.ErrWaitDelay) { // it ended well, and something that it has left behind keeps its output open
+		err = nil
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(exit.Stderr)), "\n")

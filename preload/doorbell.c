@@ -255,7 +255,7 @@ void bell_settle(struct bell_page *w)
         bell_wait(o);
     }
     bell_give();
-    for (unsigned i = 0; i < 2500 && BELL_GET(w->answered) != asked; i++) {
+    for (unsigned i = 0; i < 10000 && BELL_GET(w->answered) != asked; i++) {
         const struct timespec t = {0, 100000};
         copier_wake();
         nanosleep(&t, NULL);
@@ -381,7 +381,7 @@ static void hand_over(struct bell_page *w, struct bell_page *next)
     struct bell_page was = *w;
     memcpy(w->streams, next->streams, sizeof w->streams);
     memcpy(next->streams, was.streams, sizeof next->streams);
-    next->held_since = was.held_since;
+    next->held = was.held;
     next->answered = was.answered;
     BELL_SET(next->asked, was.asked);
     next->spare = was.spare;

@@ -51,6 +51,11 @@ struct bell_queue {
     uint8_t *blocks;   /* a copy of the ring */
 };
 
+/* How long something has been waited for, ms. */
+struct bell_patience {
+    uint64_t last, waited;
+};
+
 struct bell_page {
     bool taken; /* by a register, or by a driver that did not come back */
     const struct devmem *driver;
@@ -64,7 +69,7 @@ struct bell_page {
         void *context, *stream;
     } streams[BELL_STREAMS];
     uint32_t asked, answered; /* the doorbell records are to be read */
-    uint64_t held_since;      /* a doorbell waits for that, ms; 0: none */
+    struct bell_patience held; /* of a doorbell that waits for that */
 };
 
 extern struct bell_page bell_pages[BELL_PAGES];

@@ -32,7 +32,16 @@ static uint32_t outstanding(const struct bell_queue *o)
 
 /* The longest that a doorbell is held back for copies: then elements are lost, and not the doorbell. A driver may have its callers wait for a kernel that waits for
  * the doorbell; but a thread may also wait as long for a processor. */
-enum { LONGEST_MS = 2000 };
+enum { LONGEST_MS = 2000, GAP_MS = 200 };
+
+/* Whether the longest is over. Of a gap between two looks only some counts: this thread did not run in it either, so that it says nothing of the one that is waited for. */
+static bool impatient(struct bell_patience *p)
+{
+    uint64_t now = bell_milliseconds(), gap = p->last ? now - p->last : 0;
+    p->last = now;
+    p->waited += gap < GAP_MS ? gap : GAP_MS;
+    return p->waited >= LONGEST_MS;
+}
 
 /* Waits until all that was rung for has been read. */
 void bell_wait(struct bell_queue *o)
@@ -40,7 +49,7 @@ void bell_wait(struct bell_queue *o)
     static bool stuck; /* the copying thread was, in the round stuck_in: it is not waited for again */
     static uint32_t stuck_in;
     uint32_t round = copier_round();
-    uint64_t until = 0;
+    struct bell_patience p = {0, 0};
     if ((stuck && round == stuck_in) || (o->late && BELL_GET(o->rungs_out) == o->late_at))
         return;
     o->late = false;
@@ -48,16 +57,12 @@ void bell_wait(struct bell_queue *o)
     for (unsigned i = 0; BELL_GET(o->rungs_out) != o->rungs_in; i++) {
         if (i % 64 == 0)
             copier_wake();
-        if (i % 64 == 63) {
-            uint64_t now = bell_milliseconds();
-            until = until ? until : now + LONGEST_MS;
-            if (now >= until) {
-                stuck = copier_round() == round;
-                stuck_in = round;
-                o->late = true;
-                o->late_at = BELL_GET(o->rungs_out);
-                return;
-            }
+        if (i % 64 == 63 && impatient(&p)) {
+            stuck = copier_round() == round;
+            stuck_in = round;
+            o->late = true;
+            o->late_at = BELL_GET(o->rungs_out);
+            return;
         }
         if (i < 1000)
             st_pause();
@@ -217,12 +222,10 @@ static bool held_back(struct bell_page *w)
     for (const struct bell_queue *o = w->queues; o; o = o->next)
         behind = behind || (o->context && outstanding(o) > o->threshold);
     if (!behind) {
-        w->held_since = 0;
+        w->held = (struct bell_patience){0, 0};
         return false;
     }
-    uint64_t now = bell_milliseconds();
-    w->held_since = w->held_since ? w->held_since : now;
-    return now - w->held_since < LONGEST_MS;
+    return !impatient(&w->held);
 }
 
 static bool is_shared(const struct bell_page *w) { return w->queues && w->queues->next; }

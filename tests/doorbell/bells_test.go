@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -74,7 +73,7 @@ func TestNoneLost(t *testing.T) {
 
 // A program that keeps its queue full, and a driver that copies late, lose what was passed on before it was read: once. From then on the queue's elements are read first.
 func TestFullQueueLosesOnce(t *testing.T) {
-	_, info, want := bells(t, "simple", "refill", "10,8,60,0", recording{env: []string{"STANDIN_TO_HOST=2000"}})
+	_, info, want := bells(t, "simple", "refill", "10,8,60,0", recording{env: []string{"STANDIN_TO_HOST=50000"}})
 	accounted(t, info, want["write"].Count, false)
 	if lost := info.Lost.Events; lost == 0 || lost > 60 {
 		t.Errorf("%d of %d lost", lost, want["write"].Count)
@@ -109,32 +108,28 @@ func TestLaunchesWaitForLittle(t *testing.T) {
 	if _, err := fmt.Sscanf(said, "%d again %d", &first, &again); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if first > 1000000 || again > 1000000 {
+	if first > 500000 || again > 5000000 { // a copy takes 1.5 s; 1,000 launches that wait as that of a new kernel may, 10 s
 		t.Errorf("launching a new kernel took %d us, known ones %d us", first, again)
 	}
 }
 
-// Doorbells that come one by one do not each have a copy. Where copies take long one serves several anyway, and a busy machine may take as long as an element waits for others: hence the
-// most of the runs.
+// Doorbells that come one by one do not each have a copy: an element waits for others, but for a millisecond at most.
 func TestFewCopiesOfDoorbellsOneByOne(t *testing.T) {
 	const doorbells, runs = 400, 5
-	var all []int
 	for range runs {
 		out, info, want := bells(t, "simple", "one_by_one", "400,10,1,1", recording{})
 		if want["write"].Count != doorbells+1 {
 			t.Fatalf("the adapter counted %d", want["write"].Count)
 		}
 		accounted(t, info, want["write"].Count, true)
-		copies := 0
+		var copies, us int
 		_, said, _ := strings.Cut(out, "copies ")
-		if _, err := fmt.Sscanf(said, "%d", &copies); err != nil {
+		if _, err := fmt.Sscanf(said, "%d in %d us", &copies, &us); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		all = append(all, copies)
-	}
-	slices.Sort(all)
-	if all[runs/2] > doorbells/4 {
-		t.Errorf("%v copies for %d doorbells", all, doorbells)
+		if copies > max(doorbells/4, us/1000+2) {
+			t.Errorf("%d copies for %d doorbells in %d us", copies, doorbells, us)
+		}
 	}
 }
 

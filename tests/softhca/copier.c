@@ -21,7 +21,7 @@ static void work(unsigned i)
 {
 	struct shm_job *j = &hca.shm->proc[hca.slot].job[i];
 	const uint64_t data = (uintptr_t)shm_job_data(hca.shm, hca.slot, i);
-	uint64_t word = 0;
+	uint64_t *const word = (uint64_t *)(uintptr_t)data; /* which CUDA knows, unlike one of the stack */
 
 	switch (j->op) {
 	case SHM_JOB_WRITE:
@@ -31,11 +31,12 @@ static void work(unsigned i)
 		j->error = gpu_copy(data, j->addr, j->len, j->device);
 		break;
 	default:
-		j->error = gpu_copy((uintptr_t)&word, j->addr, j->atomic.size, j->device);
-		j->old = word;
-		word = mem_updated(&j->atomic, word);
-		if (!j->error && word != j->old)
-			j->error = gpu_copy(j->addr, (uintptr_t)&word, j->atomic.size, j->device);
+		*word = 0;
+		j->error = gpu_copy(data, j->addr, j->atomic.size, j->device);
+		j->old = *word;
+		*word = mem_updated(&j->atomic, j->old);
+		if (!j->error && *word != j->old)
+			j->error = gpu_copy(j->addr, data, j->atomic.size, j->device);
 	}
 	atomic_store_explicit(&j->state, SHM_JOB_DONE, memory_order_release);
 }
@@ -43,11 +44,10 @@ static void work(unsigned i)
 static void *serve(void *arg)
 {
 	struct shm_proc *p = &hca.shm->proc[hca.slot];
-	const uint32_t epoch = hca.epoch;
 
 	(void)arg;
 	gpu_is_copier();
-	while (hca.ready && hca.epoch == epoch) {
+	while (hca.ready && !hca.left) { /* also while the process ends: it waits for peers that deliver, and they for this */
 		const uint32_t seen = atomic_load(&p->jobs.wake);
 		uint64_t idle = 0, since = 0;
 
@@ -101,12 +101,14 @@ static int take(unsigned proc)
 		for (int i = 0; i < SHM_JOBS; i++) {
 			uint32_t free = SHM_JOB_FREE;
 
-			if (atomic_compare_exchange_strong(&jobs[i].state, &free, SHM_JOB_TAKEN)) {
+			if (atomic_compare_exchange_strong(&jobs[i].state, &free, SHM_JOB_TAKEN + hca.slot)) {
 				jobs[i].by = hca.slot;
 				return i;
 			}
-			/* what a killed initiator left, unless it is being done */
-			if (round % 1024 == 0 && free != SHM_JOB_READY && !shm_alive(hca.shm, jobs[i].by))
+			/* what a killed initiator left, unless it is being done; `by` is written after it was taken */
+			const uint32_t by = free >= SHM_JOB_TAKEN ? free - SHM_JOB_TAKEN : jobs[i].by;
+
+			if (round % 1024 == 0 && free != SHM_JOB_FREE && free != SHM_JOB_READY && !shm_alive(hca.shm, by))
 				atomic_compare_exchange_strong(&jobs[i].state, &free, SHM_JOB_FREE);
 		}
 		if (round % 1024 == 0 && !shm_alive(hca.shm, proc))

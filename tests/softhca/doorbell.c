@@ -109,8 +109,14 @@ static void ring(struct uar *u, int buffer, uint64_t value)
 	const bool shared = is_shared(u);
 
 	u->last[buffer] = value;
-	if (fault(FAULT_LOST_DOORBELL))
+	if (fault(FAULT_LOST_DOORBELL)) {
+		uint64_t rung = value;
+
+		/* who rang can tell by it that this one is gone */
+		if (__atomic_compare_exchange_n(reg(u, buffer), &rung, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+			u->last[buffer] = 0;
 		return;
+	}
 	hca_log("doorbell of page %u: queue %#x to %u", u->u.page_id, qpn, to);
 	for (struct uar *x = of_page(u, NULL); x; x = of_page(u, x))
 		for (struct devx_queue *d = x->queues; d; d = d->next) {

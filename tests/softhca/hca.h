@@ -173,6 +173,7 @@ extern struct hca {
 	struct shm *shm;
 	unsigned slot;
 	_Atomic bool ready;
+	_Atomic bool left; /* its queues are gone: nobody delivers to this process any more */
 	_Atomic uint32_t epoch; /* raised in a forked child and at exit: older objects do
 				 * not work any longer */
 	int log;

@@ -31,7 +31,7 @@ uint32_t round_up_pow2(uint32_t n)
  * its own first open, and what it inherited refuses to work. */
 static void in_child(void)
 {
-	hca.ready = false;
+	hca.ready = hca.left = false;
 	hca.slot = SHM_PROCS;
 	hca.epoch++;
 	hca.pending = NULL;
@@ -62,6 +62,7 @@ int hca_init(void)
 
 		hca.shm = shm_attach();
 		if (hca.shm) {
+			hca.left = false;
 			hca.ready = true;
 			/* peers read and write our memory directly */
 			prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);

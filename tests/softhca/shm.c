@@ -228,6 +228,7 @@ void shm_detach(struct shm *s, unsigned slot)
 
 	byte_lock(F_SETLKW, F_WRLCK, 0, NULL);
 	release_slot(s, slot, SHM_FREE);
+	atomic_store(&hca.left, true);
 	for (unsigned i = 0; i < SHM_PROCS; i++)
 		if (i != slot && atomic_load(&s->proc[i].live) && shm_alive(s, i))
 			last = false;

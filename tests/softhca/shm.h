@@ -57,7 +57,7 @@ struct shm_job {
 	struct mem_atomic atomic;
 };
 
-enum { SHM_JOB_FREE, SHM_JOB_TAKEN, SHM_JOB_READY, SHM_JOB_DONE };
+enum { SHM_JOB_FREE, SHM_JOB_READY, SHM_JOB_DONE, SHM_JOB_TAKEN /* and more: by a slot */ };
 enum { SHM_JOB_WRITE, SHM_JOB_READ, SHM_JOB_UPDATE };
 
 struct shm_proc {

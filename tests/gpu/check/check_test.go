@@ -380,14 +380,15 @@ func TestWhereRanksDied(t *testing.T) {
 	for _, c := range []struct {
 		program string
 		status  int
+		seconds string // its time
 		want    []string
 	}{
-		{"import ctypes; ctypes.string_at(8)", 139, []string{`crash: signal 11 at 0x8, process \d+, thread \d+`, `python3`, `r-xp`}},
-		{"import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print('ready', flush=True); time.sleep(60)", 124,
+		{"import ctypes; ctypes.string_at(8)", 139, "60", []string{`crash: signal 11 at 0x8, process \d+, thread \d+`, `python3`, `r-xp`}},
+		{"import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print('ready', flush=True); time.sleep(60)", 124, "15",
 			[]string{`ready`, `crash: process \d+ is told to end`, `(?s)thread \d+\n.*thread \d+\n`, `clock_nanosleep`, `r-xp`}},
 	} {
 		log := filepath.Join(t.TempDir(), "log")
-		cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), "1", "3", log, "python3", "-c", c.program)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(folder(t), "ranks.sh"), "1", c.seconds, log, "python3", "-c", c.program)
 		cmd.Env = append(os.Environ(), "CRASH="+needs.Built(t, "gpu/crash.so"))
 		var failed *exec.ExitError
 		if err := cmd.Run(); !errors.As(err, &failed) || failed.ExitCode() != c.status {

@@ -252,13 +252,15 @@ static void silent(void)
 	open_end(&e, 0);
 	open_loop(&l, &e, 6, NULL);
 	bell_for_gpu(&l.q);
-	usleep(1200000);
-	const unsigned long before = spent();
-	const double begin = now();
+	double share = 1;
 
-	usleep(1500000);
-	const double share = (double)(spent() - before) / (double)sysconf(_SC_CLK_TCK) / (now() - begin);
+	for (int i = 0; i < 20 && share >= 0.25; i++) { /* threads that never nap take as much for ever */
+		const unsigned long before = spent();
+		const double begin = now();
 
+		usleep(1500000);
+		share = (double)(spent() - before) / (double)sysconf(_SC_CLK_TCK) / (now() - begin);
+	}
 	CHECK(share < 0.25, "the threads take %.2f of a core", share);
 	l.total = 100;
 	launch(&e, stream_of, &l); /* and it is still seen */
@@ -371,7 +373,7 @@ static void ringing_again(void *argument)
 		uint32_t at = put_number(l, i, true);
 
 		ring(&l->q);
-		for (int again = 0; !completed_within(&l->q, at, 0.05) && again < 20; again++) {
+		for (int again = 0; !completed_within(&l->q, at, 0.05) && again < 200; again++) {
 			at = put_nop(&l->q, true);
 			ring(&l->q);
 			l->again++;

@@ -395,6 +395,7 @@ static void faults(void)
 	for (int round = 0; round < 2; round++) {
 		struct loop l;
 		uint32_t at[5];
+		int seen = 0;
 
 		open_loop(&l, 6, false);
 		CHECK(!number || number == l.q.qpn, "queue pair %#x after %#x", l.q.qpn, number);
@@ -402,12 +403,17 @@ static void faults(void)
 		for (int i = 0; i < 5; i++) {
 			at[i] = put_nop(&l.q, true);
 			ring(&l.q);
-			usleep(20000); /* each doorbell is seen by itself */
-			if (!round && i == 2) /* lost: the next one covers its element too */
-				CHECK(l.q.entries[2 * 64 + 63] == 0xff, "the third doorbell was seen");
+			/* each doorbell is seen by itself: one that is lost, whose element the next one covers, is taken back */
+			if ((5 * round + i) % 3 == 2) {
+				while (__atomic_load_n((uint64_t *)l.q.bell, __ATOMIC_ACQUIRE))
+					usleep(100);
+				CHECK(round || l.q.entries[2 * 64 + 63] == 0xff, "the third doorbell was seen");
+				continue;
+			}
+			for (; seen <= i; seen++)
+				CHECK(wait_for(&l.q, at[seen]) == (seen == 4 ? 0x14 : 0), "element %d", seen);
 		}
-		for (int i = 0; i < 5; i++)
-			CHECK(wait_for(&l.q, at[i]) == (i == 4 ? 0x14 : 0), "element %d", i);
+		CHECK(seen == 5, "%d elements", seen);
 		close_loop(&l);
 	}
 }

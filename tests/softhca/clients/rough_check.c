@@ -283,7 +283,7 @@ static void forked_meanwhile(void)
 
 		CHECK(pid >= 0, "fork: %s", strerror(errno));
 		if (!pid) {
-			alarm(5);
+			alarm(30);
 			cuCtxSetCurrent(NULL);
 			cuMemHostUnregister(&p); /* as a library's handler of exit may: the driver refuses it */
 			_exit(0);
@@ -357,7 +357,8 @@ static void exit_in_thread(void)
 	open_pair(&p, &gpu_memory);
 	bell_for_gpu(&p.q);
 	start_kernel(&p.e, &k, &p);
-	usleep(50000);
+	while (__atomic_load_n(&p.q.next, __ATOMIC_RELAXED) <= WINDOW) /* some have been rung for */
+		usleep(100);
 	CHECK(!pthread_create(&t, NULL, exits, NULL), "a thread");
 	pause();
 }
