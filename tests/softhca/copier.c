@@ -47,7 +47,7 @@ static void *serve(void *arg)
 
 	(void)arg;
 	gpu_is_copier();
-	while (hca.ready && !hca.left) { /* also while the process ends: it waits for peers that deliver, and they for this */
+	while (!hca.left) { /* also while the process ends: it waits for peers that deliver, and they for this */
 		const uint32_t seen = atomic_load(&p->jobs.wake);
 		uint64_t idle = 0, since = 0;
 

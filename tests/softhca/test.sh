@@ -182,7 +182,7 @@ dlopened
 devices
 own verbs_check 20
 SOFTHCA_DEVX=1 own devx_check 18
-SOFTHCA_DEVX=1 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$build/../standin own gpu_check 5
+SOFTHCA_DEVX=1 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$build/../standin own gpu_check 6
 counted_by_device
 faults
 pingpongs

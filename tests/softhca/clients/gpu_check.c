@@ -255,12 +255,45 @@ static void reallocated(void)
 	close_port(&p);
 }
 
+/* One process ends, its queue as it is, while the other writes to its GPU's memory: both end. */
+static void leaves(void)
+{
+	const uint32_t n = 1 << 20;
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
+	struct end e;
+	struct port p;
+
+	open_end(&e, rank);
+	open_port(&p, 64, 64, false);
+	struct ibv_mr *mr = ibv_reg_mr(p.pd, (void *)(uintptr_t)e.buf, SIZE, ACCESS);
+
+	CHECK(mr, "ibv_reg_mr of a GPU's memory: %s", strerror(errno));
+	struct ibv_qp *qp = connect_to(&p, 1 - rank, 12, 0);
+	struct ibv_sge sge = { e.buf, n, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED };
+
+	board->note[rank].addr = e.buf;
+	board->note[rank].rkey = mr->rkey;
+	meet();
+	if (rank == 1) {
+		usleep(20000);
+		return;
+	}
+	wr.wr.rdma.remote_addr = board->note[1].addr;
+	wr.wr.rdma.rkey = board->note[1].rkey;
+	while (wc.status == IBV_WC_SUCCESS) {
+		send_ok(qp, &wr);
+		CHECK(wait_wc(p.scq, &wc, 30), "a write neither completes nor fails");
+	}
+}
+
 static const struct test tests[] = {
 	{ .name = "one_by_one", .ranks = 1, .run = one_by_one },
 	{ .name = "shared_page", .ranks = 1, .run = shared_page },
 	{ .name = "between", .ranks = 2, .run = between },
 	{ .name = "posted", .ranks = 2, .run = posted },
 	{ .name = "reallocated", .ranks = 2, .run = reallocated },
+	{ .name = "leaves", .ranks = 2, .run = leaves },
 	{ .name = NULL },
 };
 
