@@ -137,7 +137,12 @@ func TestWorkersThatAreLost(t *testing.T) {
 	for name, lose := range map[string]func(c net.Conn){"silent": func(net.Conn) {}, "gone": func(c net.Conn) { c.Close() }} {
 		for _, others := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, " others ", others), func(t *testing.T) {
-				p, dir := open(t, 300*time.Millisecond)
+				t.Parallel()
+				quiet := silence
+				if name == "silent" {
+					quiet = 5 * time.Second // so long the worker that lives may be without a processor
+				}
+				p, dir := open(t, quiet)
 				c, err := net.Dial("tcp", p.listen.Addr().String())
 				if err != nil {
 					t.Fatal(err)
@@ -153,8 +158,13 @@ func TestWorkersThatAreLost(t *testing.T) {
 				lose(c)
 				want := parts
 				if others {
-					join(t, dir, 1, count)
+					ended := join(t, dir, 1, count)
 					for joined := false; !joined; time.Sleep(time.Millisecond) {
+						select {
+						case err := <-ended:
+							t.Fatalf("the worker that lives has ended: %v", err)
+						default:
+						}
 						p.mu.Lock()
 						joined = p.finished["lost"] == 0 && len(p.finished) > 0
 						p.mu.Unlock()
