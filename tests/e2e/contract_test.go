@@ -44,7 +44,8 @@ func TestStatus(t *testing.T) {
 // F27, F72: status 3, and the reason for each rank.
 func TestRequireComplete(t *testing.T) {
 	client, burst := built(t, "tests/ucp-client"), built(t, "tests/burst-client")
-	killed := fmt.Sprintf("%s -l ucp -f published & until [ -s published ]; do sleep 0.02; done; kill -9 $!; wait $!; exit ", burst)
+	// published has its size before the first request, and another number than 0 after it.
+	killed := fmt.Sprintf(`%s -l ucp -f published -t 100 & until [ -s published ] && [ "$(tr -d '\0' <published | wc -c)" -gt 0 ]; do sleep 0.02; done; kill -9 $!; wait $!; exit `, burst)
 	for name, c := range map[string]struct {
 		options, argv []string
 		want          int

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge"
 	"github.com/sigmatrace/sigmatrace/merge/capture"
@@ -67,12 +66,19 @@ func TestTagsAroundAWindow(t *testing.T) {
 	}
 	at := regexp.MustCompile(`numbered (\d) (\d+)`)
 	await(t, "the ranks' messages", func() bool { return len(at.FindAllString(output(), -1)) == 2 })
+	sent := func() (n uint64) {
+		for _, one := range r.sent() {
+			n += one
+		}
+		return n
+	}
 	for i, word := range []string{"stop", "start"} {
 		if _, errs, status := execute(t, sigmatrace(t, "window", word, r.path)); status != 0 {
 			t.Fatalf("window %s ended with %d: %s", word, status, errs)
 		}
 		await(t, "the ranks to notice", func() bool { return r.windows() == 2*(i+1) })
-		time.Sleep(500 * time.Millisecond)
+		n := sent()
+		await(t, "more messages", func() bool { return sent() > n+500 })
 	}
 	if err := os.WriteFile(end, nil, 0o600); err != nil {
 		t.Fatal(err)
