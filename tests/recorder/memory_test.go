@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sigmatrace/sigmatrace/merge/capture"
 )
@@ -120,11 +121,15 @@ func memoryGroup(t *testing.T, limit int64) string {
 		} else if part[1] != "" {
 			continue
 		}
-		dir := filepath.Join(mount, part[2], fmt.Sprintf("sigmatrace-test-%d", os.Getpid()))
-		if os.Mkdir(dir, 0o755) != nil {
+		dir, err := os.MkdirTemp(filepath.Join(mount, part[2]), "sigmatrace-test-")
+		if err != nil {
 			continue
 		}
-		t.Cleanup(func() { os.Remove(dir) })
+		t.Cleanup(func() {
+			for end := time.Now().Add(30 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond) // its last process may just be going
+			}
+		})
 		if err := os.WriteFile(filepath.Join(dir, file), fmt.Append(nil, limit), 0o600); err == nil {
 			return "echo $$ > " + dir + "/cgroup.procs && "
 		}

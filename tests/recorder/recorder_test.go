@@ -118,7 +118,9 @@ func TestForkedChildHasItsOwnCapture(t *testing.T) {
 			if len(fs) != 2 {
 				t.Fatalf("%d captures, want 2", len(fs))
 			}
-			slices.SortFunc(fs, func(a, b *capture.File) int { return int(a.Header().Pid) - int(b.Header().Pid) })
+			if fs[0].Header().ParentPid == fs[1].Header().Pid { // numbers come round
+				fs[0], fs[1] = fs[1], fs[0]
+			}
 			parent, child := events(t, fs[0], 1), events(t, fs[1], 1)
 			if len(parent) != 700 {
 				t.Fatalf("parent: %d events, want 700", len(parent))
@@ -273,7 +275,7 @@ func TestKilledInTheMiddleLosesAtMostOne(t *testing.T) {
 // The written back end brings the tables up to date once a second, also where no event ever fills a chunk.
 func TestKilledWriterLosesASecondOfItsTables(t *testing.T) {
 	var began time.Time
-	var first uint64
+	var first, later uint64
 	n, f := killed(t, "tables", settings{"record.back_end": "written"}, func(n uint64) bool {
 		if n > 0 && first == 0 {
 			began, first = time.Now(), n
@@ -281,7 +283,10 @@ func TestKilledWriterLosesASecondOfItsTables(t *testing.T) {
 		if time.Since(began) < time.Second/4 {
 			first = n
 		}
-		return first > 0 && time.Since(began) > 3*time.Second
+		if first > 0 && later == 0 && time.Since(began) > 3*time.Second {
+			later = n
+		}
+		return later > 0 && n > later+100_000 // it has not stood still since: it looks now and then whether tables are due
 	})
 	var count uint64
 	if err := f.Aggregates(func(a *capture.Aggregate) error { count += a.Count; return nil }); err != nil || count < first || count > n+1 {

@@ -238,14 +238,23 @@ func TestCaptureOnTheDiskIsASecondBehind(t *testing.T) {
 	}()
 	before := uint64(0)
 	for until, grown := time.Now().Add(30*time.Second), 0; grown < 3; time.Sleep(200 * time.Millisecond) {
-		for _, f := range files(t, captures) {
+		names, _ := filepath.Glob(filepath.Join(captures, "*", "*.capture"))
+		for _, name := range names {
+			f, err := capture.Open(name)
+			if err != nil {
+				continue // it is in the making
+			}
+			if p := f.Problems(); len(p) > 0 {
+				t.Fatalf("%s: %v", name, p)
+			}
 			if n := recorded(t, f); n > before {
-				if n < before || !f.Live().Behind || count(t, f) < before {
+				if !f.Live().Behind || count(t, f) < before {
 					t.Errorf("%d events, %d counted, behind %v; there were %d", n, count(t, f), f.Live().Behind, before)
 				}
 				before = n
 				grown++
 			}
+			f.Close()
 		}
 		if time.Now().After(until) {
 			t.Fatalf("%d events on the disk after half a minute", before)
@@ -452,10 +461,20 @@ func TestMoversKeepOutOfEachOthersWay(t *testing.T) {
 	client := build(t)
 	env, captures, folder := inMemory(t, 64<<20, nil)
 	end := moving(t, folder, captures)
-	cmd := exec.Command(client, "paced", "100", "5000")
+	cmd := exec.Command(client, "paced", "100", "120000") // until SIGTERM
 	cmd.Env = env
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
+	}
+	onDisk := func() (n uint64) {
+		names, _ := filepath.Glob(filepath.Join(captures, "*", "*.capture"))
+		for _, name := range names {
+			if f, err := capture.Open(name); err == nil { // else it is in the making
+				f.Aggregates(func(a *capture.Aggregate) error { n += a.Count; return nil }) //nolint:errcheck // it is being written
+				f.Close()
+			}
+		}
+		return n
 	}
 	for range 20 {
 		m, err := mover.Open(folder, captures)
@@ -465,15 +484,21 @@ func TestMoversKeepOutOfEachOthersWay(t *testing.T) {
 		if m.Owner() {
 			t.Fatal("two own the memory")
 		}
-		if err := m.Copy(time.Second); err != nil {
+		if err := m.Copy(30 * time.Second); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	time.Sleep(1500 * time.Millisecond) // the owner has seen the file by now
+	// The owner has the file open when it alone goes on copying it.
+	for before, end := max(onDisk(), 1000), time.Now().Add(time.Minute); onDisk() <= before; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d requests are on the disk after a minute", onDisk())
+		}
+	}
 	if err := os.RemoveAll(folder); err != nil {
 		t.Fatal(err)
 	}
+	cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}

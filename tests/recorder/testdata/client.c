@@ -193,16 +193,20 @@ static _Atomic int told; /* the handler may run in another thread */
 static int alike;
 static void tell(int signal) { told = signal; }
 
+static _Atomic uint64_t longest; /* ns from one request of paced() to the next: how long the machine let us wait */
+
 /* The same for b ms, or until SIGTERM, with a pause of a us, its remote address saying the number of each: as providers do it, by st_mode.
- * alike: they say nothing, and their times are so close that each is what the last one lets expect. */
+ * alike: they say nothing, and their times are so close that each is what the last one lets expect. With GAP in the environment the longest
+ * is printed. */
 static void paced(unsigned pause, uint64_t ms)
 {
     struct st_thread *t = enter();
     if (!t)
         return;
     struct st_object *o = st_object_new(ST_KIND_ENDPOINT, (uint64_t)(uintptr_t)t);
-    struct timespec from, now;
+    struct timespec from, now, last;
     clock_gettime(CLOCK_MONOTONIC, &from);
+    last = from;
     for (uint64_t i = 0;; i++) {
         uint64_t begin = st_mode == ST_AGGREGATE ? 0 : st_clock();
         usleep(pause);
@@ -210,9 +214,15 @@ static void paced(unsigned pause, uint64_t ms)
             st_rec_ucp_request(t, alike ? 1000000000 + i * 100 : begin, ST_EV_UCP_PUT, o, 8, 0, 0, 0x1000, alike ? 0 : i * 8, 1, 0, 0, ST_UCP_API_NBX, 5);
         st_count(t, o, ST_EV_UCP_PUT, 8, 1);
         clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t gap = (uint64_t)((now.tv_sec - last.tv_sec) * 1000000000ll + now.tv_nsec - last.tv_nsec);
+        last = now;
+        if (gap > longest)
+            longest = gap;
         if ((uint64_t)(now.tv_sec - from.tv_sec) * 1000 + (uint64_t)(now.tv_nsec / 1000000) - (uint64_t)(from.tv_nsec / 1000000) >= ms || told)
-            return;
+            break;
     }
+    if (getenv("GAP"))
+        printf("%llu\n", (unsigned long long)longest);
 }
 
 static uint64_t lifetime;
