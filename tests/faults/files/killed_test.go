@@ -1,7 +1,6 @@
 package files
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,13 +48,13 @@ func group(t *testing.T, limit string) string {
 		if _, err := os.Stat(filepath.Join(c.root, "cgroup.procs")); err != nil {
 			continue
 		}
-		dir := filepath.Join(c.root, fmt.Sprintf("sigmatrace-test-%d", os.Getpid()))
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir, err := os.MkdirTemp(c.root, "sigmatrace-test-")
+		if err != nil {
 			continue
 		}
 		t.Cleanup(func() {
-			for end := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
-				time.Sleep(10 * time.Millisecond)
+			for end := time.Now().Add(30 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+				time.Sleep(10 * time.Millisecond) // its last process may just be going
 			}
 		})
 		if err := os.WriteFile(filepath.Join(dir, c.limit), []byte(limit), 0); err == nil {

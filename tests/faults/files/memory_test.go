@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
 	"github.com/sigmatrace/sigmatrace/tests/needs"
 )
@@ -98,11 +100,34 @@ func gone(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
+		tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // threads may outlive main
+		if err != nil || strings.Contains(string(stat), ") Z ") && len(tasks) <= 1 {
 			return
 		}
 	}
 	t.Fatalf("process %d does not end", pid)
+}
+
+// onDisk is how many writes the captures have counted, as far as they are on the disk.
+func onDisk(r *rig.Run) (n uint64) {
+	for _, path := range r.Captures() {
+		f, err := capture.Open(path)
+		if err != nil {
+			continue // nothing of it was copied yet
+		}
+		var counted uint64
+		err = f.Aggregates(func(a *capture.Aggregate) error {
+			if a.Event == catalogue.EventVerbsWrite {
+				counted += a.Count
+			}
+			return nil
+		})
+		f.Close()
+		if err == nil {
+			n += counted
+		}
+	}
+	return n
 }
 
 // What was in memory and is there no more, after a kill of everything and a cleared memory file system, is said to be missing, and the rest
@@ -111,7 +136,11 @@ func TestMemoryThatIsGoneIsMissed(t *testing.T) {
 	needs.Time(t)
 	r := rig.New(t, inMemory("verbs"), "").Start()
 	r.Do("post 200000")
-	time.Sleep(1500 * time.Millisecond) // all of it is on the disk, if not said to be
+	for end := time.Now().Add(time.Minute); onDisk(r) < 200000; time.Sleep(20 * time.Millisecond) { // all of it is then, if not said to be
+		if time.Now().After(end) {
+			t.Fatalf("%d of 200000 writes are on the disk after a minute", onDisk(r))
+		}
+	}
 	folder, pid := memoryOf(t, r), r.Pid()
 	r.KillLauncher()
 	r.Do("post 1000")

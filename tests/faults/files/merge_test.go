@@ -102,7 +102,7 @@ func TestF41MergeKilledAtAnyMoment(t *testing.T) {
 		got, strays := results(t, r)
 		// Between a link and the rename a result has a name of its own, with a dot.
 		strays = slices.DeleteFunc(strays, func(name string) bool {
-			return strings.HasPrefix(name, ".trace.pftrace-") || strings.HasPrefix(name, ".matrix.json-")
+			return slices.ContainsFunc(resultNames, func(result string) bool { return strings.HasPrefix(name, "."+result+"-") })
 		})
 		if len(strays) > 0 {
 			t.Fatalf("killed after %v of %v: left behind: %v", at, took, strays)

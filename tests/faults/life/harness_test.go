@@ -107,7 +107,7 @@ func (r *rig) once(traced bool, argv ...string) outcome {
 	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = r.environment(traced), r.dir, 5*time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = r.environment(traced), r.dir, 10*time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
