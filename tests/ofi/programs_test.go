@@ -5,12 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/sigmatrace/sigmatrace/merge/capture"
+	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
@@ -73,9 +76,16 @@ func TestClient(t *testing.T) {
 // A program that nobody here wrote.
 func TestPingpong(t *testing.T) {
 	need(t, "fi_pingpong")
-	const script = `fi_pingpong -p "$1" -e $2 -I 100 -S 64 -B $3 >/dev/null & sleep 0.3
-for n in 1 2 3 4 5 6 7 8 9 10; do fi_pingpong -p "$1" -e $2 -I 100 -S 64 -P $3 127.0.0.1 >/dev/null 2>&1 && break; sleep 0.3; done
-wait`
+	const script = `fi_pingpong -p "$1" -e $2 -I 100 -S 64 -B $3 >/dev/null & server=$!
+at=":$(printf %04X $3) [0-9A-F]*:0000 0A"
+n=0
+until grep -qs "$at" /proc/net/tcp /proc/net/tcp6; do
+	n=$((n + 1))
+	if [ $n = 1200 ] || ! kill -0 $server; then kill $server; echo "nothing listens on port $3" >&2; exit 99; fi
+	sleep 0.05
+done
+fi_pingpong -p "$1" -e $2 -I 100 -S 64 -P $3 127.0.0.1 >/dev/null || { status=$?; kill $server; exit $status; }
+wait $server`
 	for n, c := range [][2]string{{"tcp", "rdm"}, {"tcp", "msg"}, {"shm", "rdm"}, {"tcp;ofi_rxm", "rdm"}} {
 		if testing.Short() && n > 0 {
 			continue
@@ -159,6 +169,29 @@ func TestDlopenAndFork(t *testing.T) {
 	t.Run("WhileThreadsSend", func(t *testing.T) { talked(t, 21, exe, "20") })
 }
 
+// sent is how many messages each process has sent, as far as its tables are on the disk.
+func (r *run) sent() (all []uint64) {
+	names, _ := filepath.Glob(filepath.Join(r.dir, "run/capture/*/*.capture"))
+	for _, name := range names {
+		f, err := capture.Open(name)
+		if err != nil {
+			continue // it is in the making
+		}
+		n := uint64(0)
+		err = f.Aggregates(func(a *capture.Aggregate) error {
+			if a.Event == catalogue.EventOfiSend {
+				n += a.Count
+			}
+			return nil
+		})
+		f.Close()
+		if err == nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
 // What was recorded of a killed process is there.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
@@ -169,12 +202,13 @@ func TestKilled(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(100 * time.Millisecond) {
-		if files, _ := filepath.Glob(r.dir + "/run/capture/*/*.capture"); len(files) == 2 {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if n := r.sent(); len(n) == 2 && slices.Min(n) >= 20 {
 			break
+		} else if time.Now().After(end) {
+			t.Fatalf("sent after a minute: %v", n)
 		}
 	}
-	time.Sleep(2 * time.Second)
 	procs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		t.Fatal(err)
