@@ -63,7 +63,7 @@ func (l *launched) expect(want string) {
 		if line != want {
 			l.t.Fatalf("got %q, want %q", line, want)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		l.t.Fatalf("nothing came, want %q", want)
 	}
 }
@@ -105,7 +105,7 @@ func (l *launched) state() string {
 
 func (l *launched) waitState(want string) {
 	l.t.Helper()
-	for range 500 {
+	for range 6000 {
 		if l.state() == want {
 			return
 		}

@@ -79,7 +79,7 @@ func checkDialect(t *testing.T, d *dialect, cases []dialectCase) {
 // What a launcher leaves behind when it has told its version may keep its output open.
 func TestVersionIsNotWaitedForLonger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mpirun")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 20 &\necho mpirun of Open MPI\n"), 0o755); err != nil {
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 60 &\necho mpirun of Open MPI\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	said := make(chan bool, 1)
@@ -90,7 +90,7 @@ func TestVersionIsNotWaitedForLonger(t *testing.T) {
 		if !is {
 			t.Errorf("it said %q", c.version)
 		}
-	case <-time.After(15 * time.Second):
+	case <-time.After(45 * time.Second):
 		t.Fatal("still waiting")
 	}
 }
