@@ -32,7 +32,7 @@ func recordSearch(t *testing.T, mode string) (run string, s search) {
 	lib := filepath.Dir(needs.Built(t, "softhca/libibverbs.so.1")) + ":" + filepath.Dir(needs.Built(t, "standin/libcuda.so.1"))
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "launch", "-p", mode, "--set", "providers=ibverbs,mlx5dv,cuda", "-o", run, "--", needs.Built(t, "softhca/bfs"))
 	cmd.Env = append(os.Environ(), "SOFTHCA_DEVX=1", "SOFTHCA_SHM="+filepath.Join(dir, "hca"), "LD_LIBRARY_PATH="+lib, fmt.Sprint("STANDIN_GPUS=", gpus))
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "ok bfs\n") {
 		t.Fatalf("bfs: %v\n%s", err, out)

@@ -30,7 +30,7 @@ func dynamic(t *testing.T, mode string) (*merge.Merged, map[[2]uint32]sent) {
 	lib := filepath.Dir(needs.Built(t, "softhca/libibverbs.so.1")) + ":" + filepath.Dir(needs.Built(t, "standin/libcuda.so.1"))
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "launch", "-p", mode, "--set", "providers=ibverbs,cuda", "-o", run, "--", needs.Built(t, "softhca/dc_check"))
 	cmd.Env = append(os.Environ(), "SOFTHCA_DEVX=1", "SOFTHCA_SHM="+filepath.Join(dir, "hca"), "SOFTHCA_STATS="+stats, "LD_LIBRARY_PATH="+lib)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "ok three\n") {
 		t.Fatalf("dc_check: %v\n%s", err, out)

@@ -73,7 +73,7 @@ func (r recording) run(t *testing.T, name string) (string, *merge.Info, map[stri
 	args = append(append(append(args, "-o", run, "--"), r.before...), program, name)
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), args...)
 	cmd.Env = append(append(os.Environ(), "SOFTHCA_DEVX=1", "SOFTHCA_SHM="+filepath.Join(dir, "hca"), "SOFTHCA_STATS="+stats, "LD_LIBRARY_PATH="+lib), r.env...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "ok "+name+"\n") {
 		t.Fatalf("%s: %v\n%s", name, err, out)

@@ -21,7 +21,7 @@ func recordHIP(t *testing.T, mode, name string, env ...string) (*merge.Info, map
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), "launch", "-p", mode, "--providers", "cuda", "-o", out, "--", program, name)
 	cmd.Env = append(append(os.Environ(), env...), "SOFTHCA_DEVX=1", "SOFTHCA_SHM="+filepath.Join(dir, "hca"), "SOFTHCA_STATS="+stats,
 		"LD_LIBRARY_PATH="+filepath.Dir(needs.Built(t, "softhca/libibverbs.so.1"))+":"+filepath.Dir(program))
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	text, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(text), "ok "+name+"\n") {
 		t.Fatalf("%s: %v\n%s", name, err, text)

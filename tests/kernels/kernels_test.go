@@ -68,7 +68,7 @@ func record(t *testing.T, o options) outcome {
 	args := []string{"launch", "-p", o.mode, "--set", "providers=cuda", "--set", "gpu.kernels=" + o.kernels, "-o", r.dir, "--", program, o.way}
 	cmd := exec.CommandContext(t.Context(), needs.Built(t, "bin/sigmatrace"), append(args, o.arguments...)...)
 	cmd.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+libraries), o.env...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {

@@ -201,7 +201,7 @@ func TestSlurm(t *testing.T) {
 		show := filepath.Join(c.dir, "show")
 		text := `#!/bin/sh
 echo "rank $PMI_RANK on $(hostname) ${LD_PRELOAD##*/} $(cat /proc/$PPID/comm) $(tr '\0' '\n' </proc/$PPID/environ | grep -c ^LD_PRELOAD)"
-sleep .3
+sleep 2
 `
 		if err := os.WriteFile(show, []byte(text), 0o755); err != nil {
 			t.Fatal(err)

@@ -92,7 +92,7 @@ func (j job) do(t *testing.T) result {
 		}
 		cmd.Env = append(cmd.Env, v)
 	}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

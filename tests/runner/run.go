@@ -188,7 +188,7 @@ func (r *runner) execute(ctx context.Context, p part, logName string) (tally, er
 	waitErr := cmd.Wait()
 	// What a part left running is of no use to anyone, and would keep the pipe open.
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	_ = pr.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = pr.SetReadDeadline(time.Now().Add(30 * time.Second))
 	t = <-read
 	pr.Close()
 	switch {

@@ -55,7 +55,7 @@ func TestPerftest(t *testing.T) {
 }
 
 func perftest(t *testing.T, name, tls, mode string, extra []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	s := newSession(t, mode, true)
 	port := ports.Of(t)
@@ -108,7 +108,7 @@ func TestClientOfEveryForm(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s-%s-%d", tls, mode, seed), func(t *testing.T) {
-					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 					defer cancel()
 					s := newSession(t, mode, true)
 					c := s.command(ctx, []string{"UCX_TLS=" + tls}, build(t)+"/tests/ucp-client", "-s", strconv.Itoa(seed))

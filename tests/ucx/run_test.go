@@ -64,7 +64,7 @@ func (s *session) command(ctx context.Context, env []string, name string, args .
 	c.Env = append(c.Env, "LD_PRELOAD="+strings.Join(s.preload, ":"))
 	out := &bytes.Buffer{}
 	c.Stdout, c.Stderr = out, out
-	c.WaitDelay = time.Second
+	c.WaitDelay = 10 * time.Second
 	return c
 }
 

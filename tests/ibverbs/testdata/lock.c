@@ -37,7 +37,7 @@ int main(void)
         usleep(100);
     pid_t pid = (pid_t)syscall(SYS_fork);
     if (!pid) {
-        alarm(5);
+        alarm(60);
         registry_lock();
         registry_unlock();
         registry_lock();
