@@ -203,7 +203,7 @@ func fetchMemory(w io.Writer, dir *rundir.Dir) {
 	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err == nil && m.Owner():
-		left, err = m.End(othersTurn)
+		left, err = m.End(endOfRanks)
 	case err == nil:
 		err = m.Copy(othersTurn) // the launcher is at work
 	}
