@@ -64,7 +64,7 @@ func TestKillSwitch(t *testing.T) {
 	if got := j.traced("srun", "--sigmatrace=full"); got != "full" {
 		t.Fatalf("profile %q without the file", got)
 	}
-	id := j.submit([]string{"--sigmatrace=full", "--begin=now+2"}, printProfile, "srun --sigmatrace=full sh -c '"+printProfile+"'")
+	id := j.submit([]string{"--sigmatrace=full", "--hold"}, printProfile, "srun --sigmatrace=full sh -c '"+printProfile+"'")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,7 @@ func TestKillSwitch(t *testing.T) {
 	if profileIn(r.stdout) != "" || !strings.Contains(r.stderr, "sigmatrace: warning: nothing is traced: this cluster has switched tracing off\n") {
 		t.Errorf("%s\n%s", r.stdout, r.stderr)
 	}
+	j.ok("scontrol", "release", id)
 	j.ended(id)
 	if out := j.read("out"); strings.Count(out, "profile= off=") != 2 {
 		t.Errorf("the job submitted before printed\n%s", out)

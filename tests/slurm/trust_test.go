@@ -104,10 +104,11 @@ func TestCommandThatANodeDoesNotTrust(t *testing.T) {
 	dir := copied(t, base+"/bin", 0o755, built(t, "bin/sigmatrace"))
 	site(t, "command="+dir+"/sigmatrace")
 	j := newJob(t)
-	id := j.submit([]string{"--sigmatrace=full", "--begin=now+2"}, printProfile, "echo ran")
+	id := j.submit([]string{"--sigmatrace=full", "--hold"}, printProfile, "echo ran")
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
+	j.ok("scontrol", "release", id)
 	j.ended(id)
 	if out := j.read("out"); profileIn(out) != "" || !strings.Contains(out, "ran\n") {
 		t.Errorf("the script printed\n%s", out)
