@@ -21,7 +21,7 @@ func (j *job) busy(t *testing.T) []string {
 	return []string{"srun", "--mpi=pmix", "-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--sigmatrace=full", built(t, "tests/mpi-app"), "-n", "1000000"}
 }
 
-// started runs the command line behind and returns when both nodes have a capture, with the run directory.
+// started runs the command line behind and returns when both nodes have a capture, in which there is something, with the run directory.
 func (j *job) started(t *testing.T, argv []string) (*exec.Cmd, *rundir.Dir) {
 	t.Helper()
 	line := append([]string{"run", "--user=" + j.user, "env", "-C", j.dir}, j.environ...)
@@ -31,8 +31,9 @@ func (j *job) started(t *testing.T, argv []string) (*exec.Cmd, *rundir.Dir) {
 	}
 	for range 600 {
 		if names, _ := filepath.Glob(filepath.Join(j.dir, "sigmatrace-*", "capture", "*", "*.capture")); len(names) == 2 {
-			time.Sleep(500 * time.Millisecond)
-			return cmd, j.dirOf(j.runs()[0])
+			dir := j.dirOf(j.runs()[0])
+			j.recorded(dir.Path(), 2)
+			return cmd, dir
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

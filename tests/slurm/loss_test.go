@@ -28,6 +28,24 @@ func ends(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
+// recorded waits until the captures of so many ranks are there with something in them: a capture is made by the first call, which may be seconds
+// before anything is sent.
+func (j *job) recorded(run string, ranks int) {
+	j.t.Helper()
+	var r result
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if names, _ := filepath.Glob(filepath.Join(run, "capture", "*", "*.capture")); len(names) != ranks {
+			continue
+		}
+		r = j.run(built(j.t, "bin/sigmatrace"), "info", "--json", run)
+		var info merge.Info
+		if json.Unmarshal([]byte(r.stdout), &info) == nil && info.Events.Total > 0 {
+			return
+		}
+	}
+	j.t.Fatalf("nothing was recorded of %d ranks within two minutes\n%s%s", ranks, r.stdout, r.stderr)
+}
+
 // cut checks a run whose two ranks were ended in the middle: it merges, if srun had no time for it by hand, with what both recorded; the ranks
 // expected are those that Slurm counted, none is taken for complete, and each is named as cut short.
 func cut(t *testing.T, j *job, dir *rundir.Dir) *rundir.Manifest {
@@ -71,17 +89,18 @@ exec </dev/null >/dev/null 2>&1
 for p in $(pgrep -f '^slurmstepd: '); do [ "$(readlink /proc/$p/ns/net)" != "$(readlink /proc/self/ns/net)" ] || kill -KILL $p $(pgrep -P $p); done
 kill -KILL $(cat `+cluster+`/run/n2.pid)
 echo $$ >`+cluster+`/run/n2.pid
+: >gone
 until [ -e back ]; do sleep 0.1; done
 exec slurmd -D -N n2
 `)
 	root.on("n2", "setsid", "--fork", holder)
-	time.Sleep(time.Second)
+	root.ok("timeout", "60", "sh", "-c", "until [ -e gone ]; do sleep 0.1; done")
 	root.ok("scontrol", "update", "nodename=n2", "state=down", "reason=lost")
 	ends(t, cmd)
 	if err := os.WriteFile(filepath.Join(j.dir, "back"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	root.ok("timeout", "30", "sh", "-c", "until scontrol show node n2 | grep -q State=IDLE; do scontrol update nodename=n2 state=resume; sleep 0.5; done")
+	root.ok("timeout", "100", "sh", "-c", "until scontrol show node n2 | grep -q State=IDLE; do scontrol update nodename=n2 state=resume; sleep 0.5; done")
 	idle(t)
 	if m := cut(t, j, dir); m.Run.Status == nil || *m.Run.Status == 0 {
 		t.Errorf("the manifest has status %v", m.Run.Status)
@@ -121,15 +140,10 @@ func TestTimeLimit(t *testing.T) {
 	const program = "mpi-app -n 1000002" // of this test alone
 	id := j.submit([]string{"-N2", "--ntasks-per-node=1", "--time=1", "--sigmatrace=full"}, "srun --mpi=pmix "+filepath.Dir(built(t, "tests/mpi-app"))+"/"+program)
 	run := filepath.Join(j.dir, "sigmatrace-"+id+".0")
-	for range 600 {
-		if names, _ := filepath.Glob(run + "/capture/*/*.capture"); len(names) == 2 {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	j.recorded(run, 2)
 	root := &job{t: t, user: "root", dir: j.dir}
-	root.ok("sh", "-c", "sleep 0.5; kill -STOP $(pgrep -f '^[^ ]*"+program+"')")
-	root.ok("timeout", "110", "sh", "-c", "while squeue -h -j "+id+" 2>/dev/null | grep -q .; do sleep 0.5; done")
+	root.ok("sh", "-c", "kill -STOP $(pgrep -f '^[^ ]*"+program+"')")
+	root.ok("timeout", "240", "sh", "-c", "while squeue -h -j "+id+" 2>/dev/null | grep -q .; do sleep 0.5; done")
 	if out := j.read("out"); !strings.Contains(out, "DUE TO TIME LIMIT") {
 		t.Errorf("the script printed\n%s", out)
 	}
