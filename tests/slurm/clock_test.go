@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/sys/unix"
@@ -71,6 +72,9 @@ func whens(records []*calibration.Record) []calibration.When {
 	return got
 }
 
+// patient is the site's argument for tests that want every record: on a busy machine one may take longer than sites wait for it.
+const patient = "clock_seconds=10"
+
 var beginAndEnd = []calibration.When{calibration.StepBegin, calibration.StepEnd}
 
 // command makes a command for the site that does lines for calibrate, and is sigmatrace for all else.
@@ -86,7 +90,7 @@ func command(t *testing.T, name string, lines ...string) string {
 
 // Each node's clocks are read before its first task begins and after its last has ended, and the files are the user's.
 func TestStepHasClocksOfBeginAndEnd(t *testing.T) {
-	site(t)
+	site(t, patient)
 	j := newJob(t)
 	r := j.ok("srun", "-N2", "--ntasks-per-node=2", "--sigmatrace", "sh", "-c", `echo "at $(hostname) $(date +%s%N)"; sleep 0.$SLURM_PROCID; echo "at $(hostname) $(date +%s%N)"`)
 	dir := j.one(r)
@@ -130,10 +134,12 @@ func TestStepHasClocksOfBeginAndEnd(t *testing.T) {
 
 // The run of a batch script has the clocks of its own node, and of those on which its mpirun has Slurm start daemons.
 func TestBatchScriptHasClocks(t *testing.T) {
-	site(t)
+	site(t, patient)
 	j := newJob(t)
 	j.environ = overUCX
-	j.batch([]string{"-N2", "--ntasks-per-node=1", "--sigmatrace"}, "mpirun "+built(t, "tests/mpi-app")+" -n 1")
+	// mpirun does not wait for its daemons' steps, and the end of the job ends them before they have read the clocks.
+	wait := "for i in $(seq 300); do ! grep -qs step-end sigmatrace-*/clock/* || break; sleep 0.1; done"
+	j.batch([]string{"-N2", "--ntasks-per-node=1", "--sigmatrace"}, "mpirun "+built(t, "tests/mpi-app")+" -n 1", wait)
 	got := calibrations(t, j.dirOf(j.runs()[0]))
 	if len(got) != 2 {
 		t.Fatalf("files of %d nodes, want 2", len(got))
@@ -172,11 +178,15 @@ func TestClocksThatCannotBeRead(t *testing.T) {
 		"nothing":    {"exit 0", 2},
 		"cut":        {"printf half; exit 0", 2},
 		"everything": {"exec head -c 3000000 /dev/zero", 2},
-		"lines":      {"exec yes '" + strings.Repeat("x", 200) + "' | head -n 100000", 2},
+		"lines":      {"yes '" + strings.Repeat("x", 200) + "' | head -n 10000; exit 0", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			os.Remove(calls)
-			site(t, command(t, "command-"+name, "echo $3 >>"+calls, c.lines), "clock_seconds=1")
+			limit := patient
+			if name == "hangs" {
+				limit = "clock_seconds=4"
+			}
+			site(t, command(t, "command-"+name, "echo $3 >>"+calls, c.lines), limit)
 			j := newJob(t)
 			r := j.ok("srun", "-N1", "--sigmatrace", "sh", "-c", printProfile)
 			if profileIn(r.stdout) != "simple" {
@@ -220,7 +230,7 @@ func TestClocksFollowNoLink(t *testing.T) {
 // What sigmatrace-clockd publishes while a step runs goes into the run, and nothing of before.
 func TestPublishedClocksGoIntoTheRun(t *testing.T) {
 	published := filepath.Join(t.TempDir(), "clock")
-	site(t, command(t, "command-published", fmt.Sprintf("exec \"$real\" \"$@\" --published %s", published)))
+	site(t, command(t, "command-published", fmt.Sprintf("exec \"$real\" \"$@\" --published %s", published)), patient)
 	j := newJob(t)
 	daemon := exec.Command(built(t, "bin/sigmatrace-clockd"), "--directory", published, "--limit", "100ms", "--interval", "100ms")
 	daemon.Stderr = os.Stderr
@@ -229,7 +239,26 @@ func TestPublishedClocksGoIntoTheRun(t *testing.T) {
 	}
 	defer daemon.Wait()
 	defer daemon.Process.Signal(unix.SIGTERM)
-	dir := j.one(j.ok("srun", "-N1", "--sigmatrace", "sleep", "2"))
+	records := func() int {
+		text, _ := os.ReadFile(filepath.Join(published, "records")) // not there yet
+		return bytes.Count(text, []byte("\n"))
+	}
+	until := func(done func() bool) {
+		for range 900 {
+			if done() {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	until(func() bool { return records() > 0 })
+	go func() { // the task lasts until some were published in its time
+		until(func() bool { _, err := os.Stat(filepath.Join(j.dir, "began")); return err == nil })
+		before := records()
+		until(func() bool { return records() >= before+5 })
+		os.WriteFile(filepath.Join(j.dir, "go"), nil, 0o644)
+	}()
+	dir := j.one(j.ok("srun", "-N1", "--sigmatrace", "sh", "-c", "touch began; until [ -e go ]; do sleep 0.1; done"))
 	for node, records := range calibrations(t, dir) {
 		order := whens(records)
 		last := len(records) - 1
