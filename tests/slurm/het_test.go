@@ -40,8 +40,9 @@ func (j *job) requeue(id string) {
 	root := &job{t: j.t, user: "root", dir: j.dir}
 	root.ok("scontrol", "requeue", id)
 	// A requeued job waits two minutes for its turn unless it is given one; in the second in which its first life's credential was revoked a node
-	// would refuse its second.
-	time.Sleep(3 * time.Second)
+	// would refuse its second. It is pending, all its components, when no node has anything of its first any more.
+	root.ok("timeout", "90", "sh", "-c", "until [ \"$(squeue -h -j "+id+" -o %T | sort -u)\" = PENDING ]; do sleep 0.2; done")
+	time.Sleep(2 * time.Second)
 	for range 200 {
 		root.run("scontrol", "update", "jobid="+id, "StartTime=now")
 		if _, err := os.Stat(filepath.Join(j.dir, "once-1")); err == nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // withScripts gives the cluster, for a test, a prolog and an epilog of jobs and of tasks that write down their environment; the tasks' prolog
-// also sets a variable and prints, by Slurm's rules for it. The folder is where they write.
+// also sets a variable and prints, by Slurm's rules for it. The folder is where they write, each file all at once.
 func withScripts(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(cluster, "etc", "scripts")
@@ -29,7 +29,7 @@ func withScripts(t *testing.T) string {
 	}
 	lines := ""
 	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "TaskEpilog"} {
-		script := fmt.Sprintf("#!/bin/sh\numask 022\n/usr/bin/env >%s/%s.$SLURM_JOB_ID.$$\n/bin/ls / >/dev/null || exit 1\n", dir, name)
+		script := fmt.Sprintf("#!/bin/sh\numask 022\n/usr/bin/env >%[1]s/.$$\n/bin/mv %[1]s/.$$ %[1]s/%[2]s.$SLURM_JOB_ID.$$\n/bin/ls / >/dev/null || exit 1\n", dir, name)
 		if name == "TaskProlog" {
 			script += "echo export PROLOG=done\necho print from the prolog\necho unset GONE\n"
 		}
@@ -60,7 +60,7 @@ func withScripts(t *testing.T) string {
 func environments(t *testing.T, dir, name, id string, n int) [][]string {
 	t.Helper()
 	var all [][]string
-	for range 50 {
+	for range 300 {
 		names, err := filepath.Glob(filepath.Join(dir, name+"."+id+".*"))
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +108,9 @@ func TestF16ScriptsOfTheSite(t *testing.T) {
 	j := newJob(t)
 	j.environ = append(slices.Clone(overUCX), "GONE=here")
 	show := "sh -c 'echo \"PROLOG=$PROLOG GONE=$GONE\"; ls / >/dev/null'"
-	lines := []string{"srun -N2 -n2 " + show, "export MINE=7", "mpirun -x MINE sh -c 'echo MINE=$MINE; exec " + built(t, "tests/mpi-app") + " -n 2'"}
+	lines := []string{"srun -N2 -n2 " + show, "export MINE=7", "mpirun -x MINE sh -c 'echo MINE=$MINE; exec " + built(t, "tests/mpi-app") + " -n 2'",
+		// mpirun does not wait for its daemons' steps, and the end of the job ends them before their epilog has run.
+		"for i in $(seq 300); do [ $(ls " + written + "/TaskEpilog.$SLURM_JOB_ID.* | wc -l) -lt 3 ] || break; sleep 0.1; done 2>/dev/null"}
 	plain := j.submit([]string{"-N2", "-n4", "--ntasks-per-node=2"}, lines...)
 	j.ended(plain)
 	want := sorted(j.read("out"))
@@ -170,7 +172,7 @@ func TestF16ScriptsOfTheSite(t *testing.T) {
 func (j *job) extern(t *testing.T, id string) []string {
 	t.Helper()
 	root := &job{t: t, user: "root", dir: j.dir}
-	r := root.ok("timeout", "20", "sh", "-c", `until [ -e started ]; do sleep 0.1; done
+	r := root.ok("timeout", "60", "sh", "-c", `until [ -e started ]; do sleep 0.1; done
 for p in $(pgrep -f "^slurmstepd: .`+id+`.extern"); do for c in $p $(pgrep -P $p); do echo "PROCESS=$c"; tr '\0' '\n' </proc/$c/environ; done; done`)
 	return strings.Split(strings.TrimSpace(r.stdout), "\n")
 }
