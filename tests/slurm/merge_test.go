@@ -101,16 +101,28 @@ func TestWorkerOfAMergeIsKilled(t *testing.T) {
 	sigmatrace := built(t, "bin/sigmatrace")
 	j.ok(sigmatrace, "merge", exports, dir.Path())
 	want := results(t, dir)
-	// The first worker that has begun a unit is killed, whichever it is of.
-	kill := `for i in $(seq 600); do
-		for f in ` + dir.Path() + `/.merge-*/p*-*.1; do
-			[ -e "$f" ] || continue
-			pid=$(pgrep -u ann -f 'merge --worker=.*'` + dir.Name() + ` | while read -r p; do [ "$(cat /proc/$p/comm)" != sigmatrace ] || echo $p; done | head -1)
-			[ -n "$pid" ] && kill -KILL "$pid" && echo killed "$pid" && exit
+	// One is killed when the first unit was begun. Until then workers go on for moments only: looking may take longer than the merge.
+	kill := `exec 2>/dev/null
+	workers() {
+		pgrep -u ann -f 'merge --worker=.*'` + dir.Name() + ` | while read -r p; do
+			case $(cut -d' ' -f2,3 /proc/$p/stat) in *Z) ;; "(sigmatrace)"*) echo $p ;; esac
 		done
+	}
+	until [ -e over ]; do
+		set -- $(workers)
+		[ $# = 0 ] || kill -STOP "$@"
+		for f in ` + dir.Path() + `/.merge-*/p*-*.1; do
+			[ -e "$f" ] && [ $# != 0 ] || continue
+			kill -KILL $1 && echo killed $1
+			kill -CONT "$@"
+			exit
+		done
+		[ $# = 0 ] || kill -CONT "$@"
 		sleep 0.02
-	done`
-	r := j.ok("salloc", "--quiet", "-N2", "sh", "-c", "("+kill+") & "+sigmatrace+" merge --slurm "+exports+" "+dir.Path()+"; s=$?; wait; exit $s")
+		[ $# = 0 ] || kill -STOP "$@"
+	done
+	kill -CONT "$@"`
+	r := j.ok("salloc", "--quiet", "-N2", "sh", "-c", "("+kill+") & "+sigmatrace+" merge --slurm "+exports+" "+dir.Path()+"; s=$?; touch over; wait; exit $s")
 	if !strings.Contains(r.stdout, "killed ") || !strings.Contains(r.stderr, "sigmatrace: warning: not all workers of the merge have ended well") {
 		t.Errorf("no worker was killed:\n%s\n%s", r.stdout, r.stderr)
 	}
