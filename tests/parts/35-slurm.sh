@@ -1,6 +1,6 @@
 #!/bin/bash
 # The Slurm plugin on a cluster of four nodes that is brought up for it, and taken down: scripts/cluster.
-# runner: limit=20m
+# runner: limit=28m
 . "$(dirname "$0")/../lib.sh"
 export SIGMATRACE_CLUSTER=$B/cluster-test
 trap 'scripts/cluster down >&2' EXIT
@@ -18,7 +18,7 @@ fi
 equal nodes "$(scripts/cluster run srun -N4 hostname | sort | xargs)" "n1 n2 n3 n4"
 check vet scripts/go.sh vet -tags slurm ./tests/slurm
 set -o pipefail
-scripts/go.sh test -count=1 -timeout 18m -parallel 6 -tags slurm -json ./tests/slurm | "$B/tests/runner" gotest || failed=1
+scripts/go.sh test -count=1 -timeout 24m -parallel 6 -tags slurm -json ./tests/slurm | "$B/tests/runner" gotest || failed=1
 ours=$(pgrep -f "$SIGMATRACE_CLUSTER" || true)
 check down scripts/cluster down
 for i in $(seq 300); do # the kernel ends processes a moment after their first

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The Slurm plugin on other releases of Slurm than this system's: clusters in roots of Debian 13 and of Debian's unstable, with the plugin and the MPI
 # clients built there. The sigmatrace command and the recorder are those built here.
-# runner: limit=20m
+# runner: limit=35m
 . "$(dirname "$0")/../lib.sh"
 trap 'scripts/cluster down >&2' EXIT
 set -o pipefail

@@ -162,7 +162,7 @@ func TestDoctorTellsNodesApart(t *testing.T) {
 		root.ok("scontrol", "update", "node=n2", "state=resume")
 		idle(t)
 	}()
-	e := doctor(t, 1, "--nodes", "--timeout=5s")
+	e := doctor(t, 1, "--nodes", "--timeout=20s")
 	if e.Nodes.Looked != 3 || len(e.Nodes.Unreachable) != 1 || e.Nodes.Unreachable[0].Nodes != "n2" || e.Problems != 0 {
 		t.Errorf("%+v", e.Nodes)
 	}
@@ -207,8 +207,8 @@ func TestDoctorIsNotHeldUpByANode(t *testing.T) {
 			t.Errorf("jobs are left\n%s", r.stdout)
 		}
 	}()
-	e := doctor(t, 1, "--nodes", "--timeout=5s")
-	if u := e.Nodes.Unreachable; e.Nodes.Looked != 3 || len(u) != 1 || u[0].Nodes != "n2" || u[0].Reason != "no answer within 5s" {
+	e := doctor(t, 1, "--nodes", "--timeout=20s")
+	if u := e.Nodes.Unreachable; e.Nodes.Looked != 3 || len(u) != 1 || u[0].Nodes != "n2" || u[0].Reason != "no answer within 20s" {
 		t.Errorf("%+v", e.Nodes)
 	}
 }

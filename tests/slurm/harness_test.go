@@ -107,10 +107,10 @@ func newJobOf(t *testing.T, user string, uid int) *job {
 	return &job{t: t, user: user, dir: dir}
 }
 
-// on runs a command line on a host of the cluster, two minutes at most.
+// on runs a command line on a host of the cluster, five minutes at most.
 func (j *job) on(host string, argv ...string) result {
 	j.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	line := append([]string{"run", "--user=" + j.user, "--node=" + host, "env", "-C", j.dir}, j.environ...)
 	cmd := exec.CommandContext(ctx, "../../scripts/cluster", append(line, argv...)...)
@@ -178,7 +178,7 @@ func (j *job) submit(options []string, lines ...string) string {
 // ended waits until nothing of the job is queued or running.
 func (j *job) ended(id string) {
 	j.t.Helper()
-	j.ok("timeout", "90", "sh", "-c", "while [ -n \"$(squeue -h -j "+id+" 2>/dev/null)\" ]; do sleep 0.1; done")
+	j.ok("timeout", "240", "sh", "-c", "while [ -n \"$(squeue -h -j "+id+" 2>/dev/null)\" ]; do sleep 0.1; done")
 }
 
 // runs are the names of the run directories in the job's folder, the job's number replaced by J.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // siteText is where the site keeps its resolved profile: in the cluster's own /etc, which only root can write.
@@ -48,13 +47,11 @@ func (j *job) rest() {
 	}
 	pid := strings.TrimSpace(j.ok("sh", "-c", "setsid slurmrestd "+i.load+" -a rest_auth/local unix:rest.sock >rest.log 2>&1 </dev/null & echo $!").stdout)
 	j.t.Cleanup(func() { j.run("kill", pid) })
-	for range 1200 {
-		if _, err := os.Stat(filepath.Join(j.dir, "rest.sock")); err == nil {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	// The socket is there before anybody listens; 7 is curl's status where it cannot connect.
+	listens := "while curl -s -o /dev/null --unix-socket rest.sock http://localhost/; [ $? = 7 ]; do sleep 0.05; done"
+	if r := j.run("timeout", "60", "sh", "-c", listens); r.status != 0 {
+		j.t.Fatalf("slurmrestd does not listen:\n%s", j.read("rest.log"))
 	}
-	j.t.Fatalf("slurmrestd makes no socket:\n%s", j.read("rest.log"))
 }
 
 // post submits a script of two nodes by slurmrestd, waits for its end, and returns the job's number and what it printed.
