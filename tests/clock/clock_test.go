@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -115,11 +116,23 @@ func (h *host) as(before []string, args ...string) *calibration.Record {
 	return r
 }
 
+// answered makes a record as such a user (nil: as this one), and makes it anew where a daemon has not answered in time: calibrate and daemons may have to wait for
+// a processor for longer than an answer may take.
+func (h *host) answered(before []string, args ...string) *calibration.Record {
+	h.t.Helper()
+	late := func(u calibration.Unread) bool { return u.Why == "no answer in time" }
+	r := h.as(before, args...)
+	for end := time.Now().Add(30 * time.Second); slices.ContainsFunc(r.Unread, late) && time.Now().Before(end); r = h.as(before, args...) {
+		time.Sleep(200 * time.Millisecond)
+	}
+	return r
+}
+
 // eventually makes records until one is as wanted.
 func (h *host) eventually(wanted func(*calibration.Record) bool, args ...string) *calibration.Record {
 	h.t.Helper()
 	var r *calibration.Record
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(120 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if r = h.calibrate(args...); wanted(r) {
 			return r
 		}
@@ -182,7 +195,7 @@ func write(t *testing.T, path string, lines ...string) string {
 func TestNoDaemon(t *testing.T) {
 	h := newHost(t)
 	for _, before := range [][]string{nil, nobody} {
-		r := h.as(before, "--ptp-socket", filepath.Join(t.TempDir(), "none"))
+		r := h.answered(before, "--ptp-socket", filepath.Join(t.TempDir(), "none"))
 		if r.Source != calibration.System || r.OffsetNS != nil || r.ErrorNS != nil || !strings.HasPrefix(r.How, "not known: ") || len(r.Problems) > 0 {
 			t.Errorf("%+v", r)
 		}

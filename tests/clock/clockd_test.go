@@ -50,9 +50,11 @@ func published(t *testing.T, dir string, more int, after int64) []*calibration.R
 // The daemon keeps the last records, goes on where a killed one ended, suffers no second one, and ends when told to.
 func TestClockd(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sigmatrace", "clock")
-	args := []string{"--directory", dir, "--limit", "50ms", "--interval", "50ms", "--keep", "4"}
-	start := func() *exec.Cmd {
-		cmd := exec.Command(built(t, "bin/sigmatrace-clockd"), args...)
+	daemon := func(interval string) *exec.Cmd {
+		return exec.Command(built(t, "bin/sigmatrace-clockd"), "--directory", dir, "--limit", "50ms", "--interval", interval, "--keep", "4")
+	}
+	start := func(interval string) *exec.Cmd {
+		cmd := daemon(interval)
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -60,9 +62,9 @@ func TestClockd(t *testing.T) {
 		t.Cleanup(func() { cmd.Process.Kill() })
 		return cmd
 	}
-	first := start()
+	first := start("50ms")
 	records := published(t, dir, 4, 0)
-	out, err := exec.Command(built(t, "bin/sigmatrace-clockd"), args...).CombinedOutput()
+	out, err := daemon("50ms").CombinedOutput()
 	if want := "sigmatrace: error: clockd: another process publishes in " + dir + "\n"; err == nil || string(out) != want {
 		t.Errorf("a second one: %v, %q", err, out)
 	}
@@ -70,7 +72,7 @@ func TestClockd(t *testing.T) {
 	first.Wait()
 	killed := published(t, dir, 4, 0)
 	last := killed[len(killed)-1].Reading.Monotonic
-	second := start()
+	second := start("1h") // it makes one record at once; three of the first stay, however late we look
 	kept := published(t, dir, 1, last)
 	if len(kept) != 4 || len(records) != 4 || kept[0].Reading.Monotonic > last {
 		t.Errorf("%d and %d records, want 4 with some of before", len(records), len(kept))

@@ -81,7 +81,7 @@ func TestChrony(t *testing.T) {
 			if left, err := filepath.Glob(filepath.Join(filepath.Dir(socket), "sigmatrace*")); err != nil || len(left) > 0 {
 				t.Errorf("left behind: %v, %v", left, err)
 			}
-			r = h.as(nobody, "--chrony-socket", socket)
+			r = h.answered(nobody, "--chrony-socket", socket)
 			if len(c.lines) == 0 && r.Source != calibration.Chrony || len(c.lines) > 0 && why(r, "chronyd") != "permission denied" {
 				t.Errorf("as a user: source %s, unread %+v", r.Source, r.Unread)
 			}
@@ -105,8 +105,6 @@ func TestChronyThatFollowsNobody(t *testing.T) {
 func TestNTP(t *testing.T) {
 	a, b := newHost(t), newHost(t)
 	wire(a, b)
-	a.server(t, "11123")
-	a.chrony(t, "127.0.0.1 port 11123", "0.05", "port 123", "cmdport 0")
 	dir := t.TempDir()
 	process := b.start(daemon(t, "ntpd"), "-n", "-g", "-c", write(t, filepath.Join(dir, "conf"), "server 10.8.0.1 iburst minpoll 3 maxpoll 3", "restrict 127.0.0.1",
 		"driftfile "+filepath.Join(dir, "drift")))
@@ -114,6 +112,8 @@ func TestNTP(t *testing.T) {
 	if r.OffsetNS != nil || !r.Has(calibration.Unsynchronised) {
 		t.Errorf("before it has a source: %+v", r)
 	}
+	a.server(t, "11123") // only now, that there was no source until then
+	a.chrony(t, "127.0.0.1 port 11123", "0.05", "port 123", "cmdport 0")
 	r = b.eventually(follows)
 	off(t, r, -50*time.Millisecond, "asymmetry")
 	if r.Source != calibration.NTP || r.Tracking.Reference != "10.8.0.1" || r.Tracking.Stratum != 3 || !r.Has(calibration.FreeRunning) || r.Tracking.AgeNS == nil {
