@@ -37,7 +37,7 @@ func TestTwoMachines(t *testing.T) {
 		{"peers", peers, messages{matched: true}, "messages"},
 		{"datagrams-cm", totals{"vma -> vmb send": {10, 1000}, "vmb -> vma send": {10, 1000}}, messages{matched: true}, "messages"},
 		{"ucx", nil, messages{matched: true, unpolled: 2, unsure: true}, ""},
-		{"collected", pingpong, messages{matched: true}, "messages"},
+		{"collected", totals{"vma -> vmb send": {1000, 4096000}, "vmb -> vma send": {1000, 4096000}}, messages{matched: true}, "messages"},
 		{"mpi", nil, messages{matched: true, unpolled: 4, unsure: true}, ""},
 		{"ahead", pingpong, messages{matched: true}, "messages"},
 		{"behind", pingpong, messages{matched: true}, "messages"},

@@ -3,7 +3,7 @@
 shift
 echo "$*" >"$RIG_out/remote.new"
 mv "$RIG_out/remote.new" "$RIG_out/remote.command"
-for ((i = 0; i < 600; i++)); do
+for ((i = 0; i < 1500; i++)); do
 	[ ! -e "$RIG_out/remote.status" ] || exit "$(cat "$RIG_out/remote.status")"
 	sleep 0.1
 done

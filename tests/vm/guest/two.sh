@@ -1,12 +1,12 @@
 #!/bin/bash
 # Two machines, soft-RoCE between them: unmodified programs on both record to one run, which is merged and checked on the host.
-# rig: tests=19 limit=600
+# rig: tests=19 limit=900
 . "$(dirname "$0")/lib.sh" || exit 1
 
 # both NAME LAYERS PORT SERVER CLIENT: a launches the server; b's recorder is told of the same run, as a launcher of jobs would do it.
 # The run is in OUT, by 9p, and so recorded by write(2); with SCRATCH set in memory on both, and brought to the run afterwards.
 both() {
-	ran "$1" serve_and_call "$1" "$3" 60 "launch $1 full '$2' ${SCRATCH:+--set record.scratch=$SCRATCH} -- $4" "joined $1 '$2' $5"
+	ran "$1" serve_and_call "$1" "$3" 120 "launch $1 full '$2' ${SCRATCH:+--set record.scratch=$SCRATCH} -- $4" "joined $1 '$2' $5"
 	[ -z "${SCRATCH:-}" ] || [ $ROLE = a ] || cp -r "$SCRATCH"/run-*/* "$OUT/$1/run/capture/"
 	meet "$1.collected"
 }
@@ -26,7 +26,11 @@ b_clock() {
 	meet "clock.$1"
 	[ $ROLE = a ] || date -s "@$(($(cat "$OUT/clock.$1") + $2))" >/dev/null
 }
-both_pingpong() { both "$1" verbs 18515 "ibv_rc_pingpong -d $DEV -g $GID -n 100" "ibv_rc_pingpong -d $DEV -g $GID -n 100 $PEER"; }
+# both_pingpong NAME [ROUNDS]
+both_pingpong() {
+	local args="-d $DEV -g $GID -n ${2:-100}"
+	both "$1" verbs 18515 "ibv_rc_pingpong $args" "ibv_rc_pingpong $args $PEER"
+}
 
 args="-F -d $DEV -x $GID -s 65536 -n 200"
 watch_qps write_bw 1
@@ -39,7 +43,7 @@ both datagrams-cm verbs 7174 "udaddy" "udaddy -s $PEER"
 args="-t tag_lat -s 1024 -n 100 -w 10"
 both ucx "ucp uct verbs" 13337 "ucx_perftest $args" "ucx_perftest $args $PEER"
 watch_qps collected 1
-SCRATCH=/tmp/scratch both_pingpong collected
+SCRATCH=/tmp/scratch both_pingpong collected 1000 # long enough for the watch
 
 # Open MPI reaches the other machine by a remote shell, for which remote.sh stands.
 export UCX_TLS=rc_v,self
