@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/tests/needs"
+	"github.com/sigmatrace/sigmatrace/tests/ondisk"
 	"github.com/sigmatrace/sigmatrace/tests/tp"
 )
 
@@ -68,26 +68,8 @@ func await(t *testing.T, what string, done func() bool) {
 }
 
 // sent is how many tagged messages each process has sent, as far as its tables are on the disk.
-func (r *run) sent() (all []uint64) {
-	names, _ := filepath.Glob(filepath.Join(r.path, "capture", "*", "*"+capture.Extension))
-	for _, name := range names {
-		f, err := capture.Open(name)
-		if err != nil {
-			continue // it is in the making
-		}
-		n := uint64(0)
-		err = f.Aggregates(func(a *capture.Aggregate) error {
-			if a.Event == catalogue.EventUcpTagSend {
-				n += a.Count
-			}
-			return nil
-		})
-		f.Close()
-		if err == nil {
-			all = append(all, n)
-		}
-	}
-	return all
+func (r *run) sent() []uint64 {
+	return ondisk.Counted(filepath.Join(r.path, "capture"), catalogue.EventUcpTagSend)
 }
 
 func (b *burst) published() uint64 {

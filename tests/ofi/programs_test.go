@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
+	"github.com/sigmatrace/sigmatrace/tests/ondisk"
 	"github.com/sigmatrace/sigmatrace/tests/ports"
 )
 
@@ -170,26 +170,8 @@ func TestDlopenAndFork(t *testing.T) {
 }
 
 // sent is how many messages each process has sent, as far as its tables are on the disk.
-func (r *run) sent() (all []uint64) {
-	names, _ := filepath.Glob(filepath.Join(r.dir, "run/capture/*/*.capture"))
-	for _, name := range names {
-		f, err := capture.Open(name)
-		if err != nil {
-			continue // it is in the making
-		}
-		n := uint64(0)
-		err = f.Aggregates(func(a *capture.Aggregate) error {
-			if a.Event == catalogue.EventOfiSend {
-				n += a.Count
-			}
-			return nil
-		})
-		f.Close()
-		if err == nil {
-			all = append(all, n)
-		}
-	}
-	return all
+func (r *run) sent() []uint64 {
+	return ondisk.Counted(filepath.Join(r.dir, "run", "capture"), catalogue.EventOfiSend)
 }
 
 // What was recorded of a killed process is there.

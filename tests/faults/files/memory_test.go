@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sigmatrace/sigmatrace/merge/capture"
 	"github.com/sigmatrace/sigmatrace/merge/catalogue"
 	"github.com/sigmatrace/sigmatrace/tests/faults/rig"
 	"github.com/sigmatrace/sigmatrace/tests/needs"
+	"github.com/sigmatrace/sigmatrace/tests/ondisk"
 )
 
 // memoryOf is the folder of a run's captures in memory, which it must have.
@@ -108,24 +108,10 @@ func gone(t *testing.T, pid int) {
 	t.Fatalf("process %d does not end", pid)
 }
 
-// onDisk is how many writes the captures have counted, as far as they are on the disk.
+// onDisk is how many writes the capture has counted, as far as they are on the disk.
 func onDisk(r *rig.Run) (n uint64) {
-	for _, path := range r.Captures() {
-		f, err := capture.Open(path)
-		if err != nil {
-			continue // nothing of it was copied yet
-		}
-		var counted uint64
-		err = f.Aggregates(func(a *capture.Aggregate) error {
-			if a.Event == catalogue.EventVerbsWrite {
-				counted += a.Count
-			}
-			return nil
-		})
-		f.Close()
-		if err == nil {
-			n += counted
-		}
+	for _, of := range ondisk.Counted(filepath.Join(r.Path, "capture"), catalogue.EventVerbsWrite) {
+		n += of
 	}
 	return n
 }
